@@ -22,6 +22,8 @@ CORES := $(shell nproc)
 # As many tests at a time as there are cores; a worker that has none left takes half of what another has.
 PYTEST := $(BIN)/python -m pytest -rfE -n $(CORES) --dist worksteal
 REFERENCE := $(VENV)/reference
+LLAMA_CPP := $(REFERENCE)/llama.cpp
+LLAMA_CPP_PYTHON ?= llama-cpp-python==0.3.36 # without a version: the newest, as nights have it
 CLIENTS ?= python node openai2      # environments of tests/clients
 ALL_CLIENTS := python node openai2 lm_eval
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
@@ -63,7 +65,7 @@ quick: setup                        ## the tests that take no server, build or s
 
 test-all: export LANEWISE_THOROUGH := 1
 test-all: test                      ## many more cases, every emulated CPU, all clients, live alerts, Ray, wheels built twice: nights and releases
-	$(MAKE) reference
+	$(MAKE) reference LLAMA_CPP_PYTHON=llama-cpp-python
 	$(MAKE) test-clients CLIENTS='$(ALL_CLIENTS)'
 	$(MAKE) test-alerts
 	$(MAKE) test-ray
@@ -113,7 +115,8 @@ sanitize-threads: build/threads/.built  ## everything with threads under ThreadS
 fuzz: build/fuzz/.built setup $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
 
-golden: $(REFERENCE)/.installed     ## make the golden files again with the reference implementation; review the diff
+golden: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## make the golden files again with the reference implementation; review the diff
+	$(REFERENCE)/bin/python tests/golden/fields/make_fields.py
 	$(REFERENCE)/bin/python tests/golden/make_rope_factors.py
 	$(REFERENCE)/bin/python tests/golden/make_chat_templates.py $(wildcard ../shared/data/templates)
 	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
@@ -122,7 +125,7 @@ golden: $(REFERENCE)/.installed     ## make the golden files again with the refe
 	$(REFERENCE)/bin/python tests/golden/encoders/make_judges.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_colberts.py
 
-reference: $(REFERENCE)/.installed  ## run the reference implementation live, and test against it
+reference: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## run the reference implementation live, and test against it
 	LANEWISE_REQUIRE=native,reference $(REFERENCE)/bin/python -m pytest -rfE -m reference -n $(CORES) --dist worksteal
 
 test-clients: setup $(CLIENTS:%=$(VENV)/clients-%/.installed)  ## clients of others, unmodified, against the server
@@ -223,6 +226,14 @@ $(VENV)/reference/.installed $(VENV)/ray/.installed: pyproject.toml | setup
 	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) --no-compile $$($(BIN)/python .ci/install.py --list $(notdir $(@D)))
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
+	touch $@
+
+# Sources of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours.
+$(LLAMA_CPP)/.unpacked: $(REFERENCE)/.installed
+	rm -rf $(@D) && mkdir -p $(@D)
+	$(REFERENCE)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
+		--no-binary :all: --dest $(@D) $(LLAMA_CPP_PYTHON)
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards '*/vendor/llama.cpp/src/*'
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.

@@ -1,9 +1,10 @@
 """Builds a wheel to publish from the tracked files: ``make wheel``, ``make wheel-arm``.
 
 The sources are copied away first, so that nothing else gets in, and a copy elsewhere gives the same
-bytes. With ccache, objects that were compiled elsewhere are taken; they are the same. The compiler and the C library are this machine's: what the
-platform tag promises is checked (``deploy/wheel_checks.py``), and holds on Debian 12. The wheel for
-the other architecture is cross-compiled.
+bytes. With ccache, objects that were compiled elsewhere are taken; they are the same. The compiler
+and the C library are this machine's: what the platform tag promises is checked
+(``deploy/wheel_checks.py``), and holds on Debian 12. The wheel for the other architecture is
+cross-compiled.
 """
 
 import argparse

@@ -113,11 +113,18 @@ def serving(
     keys: Sequence[str] = (),
     limits: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    group: Path | None = None,
 ) -> Iterator[Server]:
-    """A server that is ready, stopped in the end."""
+    """A server that is ready, stopped in the end; ``group`` as for ``begin``."""
     with tempfile.TemporaryDirectory() as folder:
         server = begin(
-            Path(folder, "log"), model, options, keys=keys, limits=limits, variables=variables
+            Path(folder, "log"),
+            model,
+            options,
+            keys=keys,
+            limits=limits,
+            variables=variables,
+            group=group,
         )
         try:
             wait_until_ready(server)

@@ -224,7 +224,7 @@ class Soak:
             lines = answer.read().decode().splitlines()
         gauges = (
             *("vllm:num_requests_", "lanewise_kv_blocks_used", "lanewise_queued_prompt_tokens"),
-            "lanewise_http_pending_body_bytes",
+            "lanewise_request_memory_bytes",
         )
         used = [line for line in lines if line.startswith(gauges) and float(line.split()[-1])]
         # The connection that asks is one.

@@ -16,18 +16,20 @@ NATIVE = REPOSITORY / "native"
 # What a part of the package may import besides itself. A part is a module or folder under lanewise.
 PYTHON = {
     "": set(),  # lanewise/__init__.py
+    "told": set(),
     "settings": set(),
     "host": set(),
+    "held": {"host"},
     "topology": {"host"},
     "demo": set(),
-    "loading": set(),
-    "text": {"loading"},
+    "loading": {"told"},
+    "text": {"loading", "told"},
     "sandbox": {"text"},
     "runtime": {"loading", "host", "topology"},
     "engine": {"runtime"},
-    "planning": {"engine", "runtime", "loading", "host"},
-    "api": {"engine", "text", "sandbox", "settings"},
-    "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology"},
+    "planning": {"engine", "runtime", "loading", "host", "held"},
+    "api": {"engine", "text", "sandbox", "settings", "told"},
+    "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology", "told"},
     "server": {
         "api",
         "engine",
@@ -37,11 +39,12 @@ PYTHON = {
         "loading",
         "settings",
         "host",
+        "held",
         "topology",
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},
-    "cli": {"settings", "host", "loading", "runtime", "commands", "server"},
+    "cli": {"settings", "host", "loading", "runtime", "commands", "server", "told"},
 }
 # What the quantizer's parts may import: its own, and parts of lanewise as "lanewise.part". All that
 # is in none of these folders describes formats, which is what the service may know of it.

@@ -92,9 +92,9 @@ PANELS = (
         most=1,
     ),
     lines(
-        "Bodies of requests",
-        "Bytes of requests that are neither admitted nor answered.",
-        [(f"lanewise_http_pending_body_bytes{{{SERVER}}}", "{{instance}}")],
+        "What requests hold",
+        "Bytes of what requests have brought and had made, until they are answered.",
+        [(f"lanewise_request_memory_bytes{{{SERVER}}}", "{{instance}}")],
         "bytes",
     ),
     row("Servers"),

@@ -6,7 +6,8 @@ The process must stay, ``/health/live`` must answer, memory must come back, ever
 be the one from before, and short requests must not wait for long ones. Status 1 if a bar is missed.
 
 The limit of memory is RLIMIT_DATA of each process of the server; that all of them together stay
-below it is measured.
+below it is measured. With ``--group`` it is that of a control group, by which the server plans its
+memory, and which would end it. Hostile files of models have servers of their own.
 """
 
 import argparse
@@ -17,9 +18,11 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from loadtests.command import positive
 from loadtests.exchange import exchange, post
+from loadtests.hostile.files import FILES, try_files
 from loadtests.hostile.grammars import optional_letters
 from loadtests.hostile.making import CHAT, chat
 from loadtests.hostile.run import HOSTILE_KEY, KEYS, KINDS, STOP, Plan, live_through
@@ -35,7 +38,8 @@ CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\} 1", re.MULTILINE)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the kinds and print a table; 1 if a bar is missed."""
     options = _parser().parse_args(arguments)
-    kinds = list(options.only or KINDS)
+    asked = list(options.only or (*KINDS, *FILES))
+    kinds, files = ([kind for kind in asked if (kind in FILES) == is_file] for is_file in (0, 1))
     rows: dict[str, Row] = {}
     lines: list[str] = []
     missed: list[str] = []
@@ -45,6 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         died_of = _one_life(plan, options, rows, lines, missed)
         # After a death the rest is tried on a new server.
         kinds = kinds[kinds.index(died_of) + 1 :] if died_of else []
+    for name, outcome in try_files(files, options.memory_limit * MIB, options.slack).items():
+        lines.append(outcome.line(name))
+        rows[name] = Row(
+            name,
+            outcomes=outcome.record.outcomes,
+            live_worst_ms=outcome.live_worst_ms,
+            problems=outcome.record.problems,
+        )
     print_rows(list(rows.values()))
     print("\n".join(lines))
     print(f"{time.monotonic() - began:.0f} s in all")
@@ -62,11 +74,13 @@ def _one_life(
 ) -> str | None:
     """Start a server and run the plan; the kind that it did not survive, if one."""
     bars = Bars(options.memory_limit * MIB, options.slack)
-    serve = ["--kv-memory", f"{options.kv_memory}MiB", "--drain-timeout-s", f"{DRAIN_S:g}"]
+    serve = ["--drain-timeout-s", f"{DRAIN_S:g}"]
+    limits: tuple[str, ...] = ()
+    if options.group is None:
+        serve += ["--kv-memory", f"{options.kv_memory}MiB"]
+        limits = (f"--data={bars.memory_limit}",)
     serve += ["--max-queued-requests", "1024", "--max-queued-tokens", "4194304"]
-    with serving(
-        options.model, serve, keys=KEYS, limits=(f"--data={bars.memory_limit}",)
-    ) as server:
+    with serving(options.model, serve, keys=KEYS, limits=limits, group=options.group) as server:
         life = live_through(server, plan, _kv_tokens(server) if plan.rounds > 1 else 0)
         for row in rows_of(life, bars):
             rows[row.kind] = row
@@ -114,7 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", help="[the bundled one]")
     parser.add_argument(
-        "--only", action="append", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}"
+        "--only",
+        action="append",
+        choices=(*KINDS, *FILES),
+        metavar="KIND",
+        help=f"one of {', '.join((*KINDS, *FILES))}",
     )
     parser.add_argument("--rounds", type=positive, default=2, help="of all kinds [%(default)s]")
     parser.add_argument(
@@ -128,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--memory-limit", type=positive, default=4096, metavar="MIB", help="[%(default)s]"
+    )
+    parser.add_argument(
+        "--group",
+        type=Path,
+        metavar="DIR",
+        help="a control group with that limit, /sys/fs/cgroup/…, to start servers in",
     )
     parser.add_argument(
         "--slack", type=float, default=1.0, metavar="X", help="times the time allowed [%(default)s]"

@@ -16,6 +16,7 @@ from loadtests.hostile.beside import Beside, Probe
 from loadtests.hostile.bodies import BODIES
 from loadtests.hostile.honest import Clients, Crowd, crowd
 from loadtests.hostile.making import Hostile
+from loadtests.hostile.memory import MEMORY
 from loadtests.hostile.tenants import Telling, tell
 from loadtests.hostile.watch import Sight, watching
 from loadtests.hostile.wire import WIRE
@@ -23,7 +24,8 @@ from loadtests.server import Server, resident_bytes
 
 LONG_WORK, COMPILES, TENANTS, TOGETHER = "long work", "compiles", "tenants", "together"
 UNDISTURBED, STOP = "undisturbed", "stop"
-KINDS = (*BODIES, *WIRE, COMPILES, LONG_WORK, TOGETHER, TENANTS)
+ATTACKS = WIRE | MEMORY
+KINDS = (*BODIES, *ATTACKS, COMPILES, LONG_WORK, TOGETHER, TENANTS)
 HONEST_KEYS = ("honest-1", "honest-2", "honest-3")
 HOSTILE_KEY, PROBE_KEY, TENANT_KEYS = "hostile-1", "probe-1", ("tenant-1", "tenant-2")
 KEYS = (*HONEST_KEYS, HOSTILE_KEY, PROBE_KEY, *TENANT_KEYS)
@@ -156,8 +158,8 @@ class Attacker:
             return self._compiles
         if kind == TOGETHER:
             return self._together
-        if kind in WIRE:
-            return lambda record: WIRE[kind](self._server.port, HOSTILE_KEY, record)
+        if kind in ATTACKS:
+            return lambda record: ATTACKS[kind](self._server.port, HOSTILE_KEY, record)
         return lambda record: self._bodies(BODIES[kind], record)
 
     async def _undisturbed(self, _: Record) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 
 from loadtests.exchange import Answer, Record, exchange, head, parse
+from loadtests.hostile.fields import fields
 
 LIMIT_S = 60.0
 POUR_S = 15.0
@@ -213,4 +214,5 @@ WIRE: dict[str, Attack] = {
     "connection storm": storm,
     "deaf clients": deaf,
     "forged log lines": forged,
+    "fields of heads": fields,
 }

@@ -31,6 +31,7 @@ from lanewise.settings import (
     unknown_flags,
     unknown_variables,
 )
+from lanewise.told import told
 from lanewise_quantizer.cli import QUANTIZE
 
 EXIT_ERROR = 1
@@ -204,5 +205,5 @@ def _is_for_users(error: Exception) -> bool:
 
 
 def _fail(message: str, status: int) -> int:
-    print("lanewise: " + " ".join(message.split("\n")), file=sys.stderr)
+    print("lanewise: " + told(" ".join(message.split("\n"))), file=sys.stderr)
     return status

@@ -231,24 +231,17 @@ def choose_kv_blocks(
     max_model_len: int,
     sequence_blocks: int,
     states: StateSizes = NO_STATES,
+    held_bytes: int = 0,
 ) -> KvChoice:
     """KV blocks for the memory asked for, or else for a share of what the model leaves free.
 
-    The share is 80 % of a limit of our own and 50 % of a host that others use too. There are never
+    The share is 80 % of a limit of our own and 50 % of a host that others use too, or what
+    ``held_bytes`` of requests and their texts leave, if that is less. There are never
     more blocks than ``max_seqs`` sequences of ``max_model_len`` tokens could hold, each at most
     ``sequence_blocks``. The memory also holds states of so many sequences, or of fewer where those
     would take more than half of it, and snapshots.
     """
-    if kv_memory is not None:
-        n_bytes, reason = kv_memory, "the memory asked for"
-    else:
-        margin = max(256 * MIB, limit.n_bytes // 20)
-        share = 0.8 if limit.dedicated else 0.5
-        n_bytes = int(share * (limit.n_bytes - packed_bytes - margin))
-        reason = (
-            f"{share:.0%} of {format_size(limit.n_bytes)} ({limit.reason}) less "
-            f"{format_size(packed_bytes)} of weights and a margin of {format_size(margin)}"
-        )
+    n_bytes, reason = _kv_share(kv_memory, limit, packed_bytes, held_bytes)
     if states.n_bytes:
         for_both = n_bytes - (states.snapshot_memory or 0)
         max_seqs = max(1, min(max_seqs, for_both // (2 * states.n_bytes)))
@@ -278,6 +271,24 @@ def choose_kv_blocks(
         n_snapshots = min(memory, left) // states.n_bytes
     state_bytes = of_rows + n_snapshots * states.n_bytes
     return KvChoice(blocks, blocks * block_bytes, reason, max_seqs, n_snapshots, state_bytes)
+
+
+def _kv_share(
+    kv_memory: int | None, limit: MemoryLimit, packed_bytes: int, held_bytes: int
+) -> tuple[int, str]:
+    """Memory for keys, values and states, and why not more."""
+    if kv_memory is not None:
+        return kv_memory, "the memory asked for"
+    margin = max(256 * MIB, limit.n_bytes // 20)
+    left = limit.n_bytes - packed_bytes - margin
+    share = 0.8 if limit.dedicated else 0.5
+    n_bytes, what, less = int(share * left), f"{share:.0%} of ", ""
+    if left - held_bytes < n_bytes:
+        n_bytes, what, less = left - held_bytes, "", f" and {format_size(held_bytes)} for requests"
+    return n_bytes, (
+        f"{what}{format_size(limit.n_bytes)} ({limit.reason}) less {format_size(packed_bytes)} of"
+        f" weights and a margin of {format_size(margin)}{less}"
+    )
 
 
 def cpu_name(root: Path = ROOT) -> str:

@@ -71,7 +71,7 @@ async def echo(scope, receive, send):
         message = await receive()
         if message["type"] == "http.disconnect":
             return
-        if scope["body_hold"].refusal is not None:
+        if scope["hold"].refusal is not None:
             body = b"refused"
             break
         body += message["body"]
@@ -136,13 +136,13 @@ CUTS = st.lists(st.integers(0, 4000), max_size=25)
 @settings(max_examples=120, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=5), CUTS)
 def test_requests_are_the_same_however_they_are_cut(asked, cuts):
-    with mock.patch.object(limits, "FREE_BODY_BYTES", 0):
+    with mock.patch.object(limits, "FREE_BYTES", 0):
         wire, front = asyncio.run(feed(cut(b"".join(raw for raw, _ in asked), cuts)))
     answers = [part.partition(b"\r\n\r\n")[2] for part in wire.sent.split(b"HTTP/1.1 200 OK")[1:]]
     told = [answer.removesuffix(b"HTTP/1.1 100 Continue\r\n\r\n") for answer in answers]
     assert told == [answer for _, answer in asked]
     assert not wire.closed
-    assert front.bodies.used == 0
+    assert front.memory.used == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -161,11 +161,11 @@ def test_whatever_comes_ends_with_nothing_held_and_nothing_said_of_mistakes(aske
     handler.emit = said.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     try:
-        with mock.patch.object(limits, "FREE_BODY_BYTES", 0):
+        with mock.patch.object(limits, "FREE_BYTES", 0):
             pieces = cut(data, cuts)
-            wire, front = asyncio.run(feed(pieces, max_head_bytes=2048, max_pending_body_bytes=400))
+            wire, front = asyncio.run(feed(pieces, max_head_bytes=2048, request_memory=400))
     finally:
         logging.getLogger().removeHandler(handler)
     assert not said
-    assert front.bodies.used == 0
+    assert front.memory.used == 0
     assert wire.sent.count(b"\r\nconnection: close\r\n") <= 1

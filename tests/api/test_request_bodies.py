@@ -77,7 +77,7 @@ def test_an_upgrade_nobody_offers_is_answered_as_if_it_had_not_been_asked_for(se
 
 def test_unfinished_bodies_share_a_budget_and_nobody_else_notices():
     n_clients, size = 100, 7_900_000
-    settings = Settings(max_pending_body_bytes=64 << 20)
+    settings = Settings(request_memory=64 << 20)
     with toy_server(settings=settings) as server, ExitStack() as held:
         piece = b" " * size
         before = resident_bytes()
@@ -92,14 +92,14 @@ def test_unfinished_bodies_share_a_budget_and_nobody_else_notices():
             threads = [in_background(lambda s=s: send(s)) for s in socks]
             for thread in threads:
                 thread.join()
-            server.wait_until(lambda: refused(server, "too_many_bodies") > n_clients - 10)
+            server.wait_until(lambda: refused(server, "too_much_memory") > n_clients - 10)
             assert pending(server) <= 64 << 20
             assert resident_bytes() - before < 200 << 20
             # Ordinary requests are read nevertheless, and large ones are told.
             assert server.client.post("/v1/completions", json=OK).status_code == 200
             late = server.client.post("/v1/completions", json={**OK, "user": "x" * 7_000_000})
             assert late.status_code == 503
-            assert late.json()["error"]["code"] == "too_many_bodies"
+            assert late.json()["error"]["code"] == "too_much_memory"
             assert int(late.headers["retry-after"]) > 0
             for sock in socks:
                 sock.setblocking(False)
@@ -110,7 +110,7 @@ def test_unfinished_bodies_share_a_budget_and_nobody_else_notices():
                     with suppress(BlockingIOError):
                         assert b" 503 " in sock.recv(1 << 16)
                         told.add(sock)
-                return len(told) == refused(server, "too_many_bodies") - 1  # and the late one
+                return len(told) == refused(server, "too_much_memory") - 1  # and the late one
 
             server.wait_until(all_are_told)
         held.close()

@@ -9,7 +9,7 @@ from toy_server import toy_server
 
 
 def stored(size):
-    return Stored(b"r" * (size // 2), b"i" * (size - size // 2))
+    return Stored(b"r" * (size // 2), (b"i" * (size - size // 2),))
 
 
 def test_who_keeps_most_loses_its_oldest():

@@ -1,8 +1,13 @@
 """``lanewise pack`` and the commands that read its directories, with the real library and files."""
 
+import errno
 import json
 import os
 import re
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +43,21 @@ def packed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("packed") / "demo"
     assert cli.main(["pack", "-o", str(folder)]) == 0
     return folder
+
+
+@pytest.mark.parametrize("most", [100_000, 1_000], ids=["weights", "first block"])
+def test_a_full_disk_is_told_with_the_file(tmp_path, most):
+    """A limit on the size of files is the full disk that a test can have without privileges."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    command = [sys.executable, "-m", "lanewise", "pack", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, check=False)
+    assert done.returncode == 1
+    assert f"{tmp_path}/out/model.safetensors: {os.strerror(errno.EFBIG)}" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def perplexity(capsys, text: Path, model: Path | str, *options: str) -> dict:

@@ -32,6 +32,7 @@ from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from opened_models import ISA, write_as_packed
+from published_keys import OF_DECODERS, OF_TOOLS
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -286,6 +287,20 @@ def test_the_tolerance_notices_a_window_one_token_too_wide(tmp_path: Path) -> No
         pytest.raises(AssertionError),
     ):
         assert_as_transformers(session, "gpt_oss")
+
+
+@pytest.mark.parametrize("name", OF_DECODERS)
+def test_fields_that_the_reference_does_not_read_change_no_logits(
+    name: str, tmp_path: Path
+) -> None:
+    path = write_case(name, tmp_path / "model", **(OF_DECODERS[name] | OF_TOOLS))
+    with opened(path) as session:
+        assert_as_transformers(session, name)
+
+
+@pytest.mark.reference
+def test_transformers_computes_the_same_with_these_fields() -> None:
+    check_goldens(GOLDEN / "check_keys.py")
 
 
 @pytest.mark.reference

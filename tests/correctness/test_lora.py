@@ -241,7 +241,12 @@ def test_patterns_and_rslora_choose_the_scale(tmp_path):
         6,
         use_rslora=True,
         rank_pattern={"gate_proj": 2},
-        alpha_pattern={"model.layers.1.self_attn.q_proj": 1, "down_proj": 10},
+        # The one in the middle is the whole name of no module.
+        alpha_pattern={
+            "^model.layers.1.self_attn.q_proj": 1,
+            "^model.layers.0": 99,
+            "down_proj$": 10,
+        },
     )
 
     def scale(path: str) -> float:

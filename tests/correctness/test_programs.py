@@ -227,6 +227,8 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
     attention, ffn = layer.attention, layer.ffn
     if attention is not None and rng.random() < 0.3:
         attention = replace(attention, score_softcap=float(np.float32(rng.uniform(0.5, 4))))
+    if attention is not None and rng.random() < 0.3:
+        attention = replace(attention, qkv_clip=float(np.float32(rng.uniform(0.3, 2))))
     if attention is not None and plain_residual and rng.random() < 0.2:
         attention = replace(attention, qk_norm=str(rng.choice(["turned", "layer"])))
     if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:

@@ -67,7 +67,7 @@ def test_settings_that_cannot_be_met(tmp_path):
     too_long = serve("--port", "0", "--max-model-len", "1000000")
     assert_one_line(too_long, "max_model_len is 1000000", status=2)
     assert_one_line(serve("--port", "0", "--max-seqs", "600"), "max_step_tokens = 512", status=2)
-    bodies = serve("--port", "0", "--max-pending-body-bytes", "1MiB")
+    bodies = serve("--port", "0", "--request-memory", "1MiB")
     assert_one_line(bodies, "accepted: at least max_body_bytes = 8388608", status=2)
     small = serve("--port", "0", "--kv-memory", "1MiB", "--max-model-len", "512")
     assert_one_line(small, "max_model_len is 512; the KV cache of")

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 
 import pytest
 
@@ -164,6 +164,25 @@ def test_a_machine_that_stands_still_condemns_no_grammar(start, monkeypatch):
     monkeypatch.setattr(time, "thread_time", lambda: clock() + next(still))
     ((text, _, _),) = run(engine, request(OBJECT))
     assert AS_TEXT.fullmatch(text)
+
+
+@pytest.mark.parametrize("first_s", [0.0001, 0.002])
+def test_what_becomes_dear_with_its_text_is_ended_before_it_is_dear(start, monkeypatch, first_s):
+    engine, _ = start()
+    now, calls = 0.0, count()
+
+    def tick() -> float:
+        nonlocal now
+        now += first_s if next(calls) < 200 else 0.002  # less than TOKEN_S
+        return now
+
+    monkeypatch.setattr(time, "thread_time", tick)
+    long = request(GrammarSource.from_regex("[a-z]{400}"), max_tokens=400)
+    if first_s < 0.001:
+        with pytest.raises(ConstraintError, match="takes more than"):
+            run(engine, long)
+    else:
+        assert len(run(engine, long)[0][0]) >= 300
 
 
 def test_a_grammar_that_is_heavy_again_and_again_ends_its_own_requests(start, monkeypatch):

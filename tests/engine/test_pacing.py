@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lanewise.engine.block_pool import BlockPool
+from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.pacing import (
     AIM,
     ALONE_ROWS,
@@ -19,6 +21,8 @@ from lanewise.engine.pacing import (
     SizeCost,
     Work,
 )
+from lanewise.engine.scheduler import Scheduler
+from scheduling import complete, sequence
 
 
 def work(decodes: int, prompt: int = 0, context: int = 0, cached: int = 100) -> Work:
@@ -67,6 +71,42 @@ def test_prompts_alone_take_steps_of_bounded_time(per_row, rows):
         serve(pacer, lambda size: seconds(size, 0.02, per_row), 0, size)
     steps = serve(pacer, lambda size: seconds(size, 0.02, per_row), 0, 6000)
     assert all(rows <= count <= max(rows, ALONE_S / per_row) for count, _ in steps[:-1])
+
+
+@pytest.mark.parametrize("decodes", [0, 4])
+def test_what_a_long_context_costs_bounds_its_step_beside_short_prompts_too(decodes):
+    """A short prompt comes first, and what is behind it attends to all that was before."""
+    pacer = Pacer(0.17)
+    config = SchedulerConfig(16, 1024, 16, 8192)
+    scheduler = Scheduler(config, BlockPool(1000), pacer)
+
+    def run() -> tuple[float, list[int]]:
+        step = scheduler.schedule()
+        took = seconds(scheduler.work_of(step.turns), 0.01, 0.0002, 8e-7)
+        pacer.cost.learn(scheduler.work_of(step.turns), took)
+        counts = [turn.count for turn in step.turns]
+        complete(scheduler, step)
+        return took, counts
+
+    for n_tokens in (300, 2_000):
+        scheduler.add(sequence(n_tokens, 1, client=1))
+        while scheduler.running or scheduler.waiting:
+            run()
+    for _ in range(decodes):
+        scheduler.add(sequence(8, 1_000, client=1))
+        run()
+    long = sequence(7_900, 1, client=2)
+    scheduler.add(long)
+    while long.n_cached < 6_000:
+        run()
+    most = 1.1 * (0.17 if decodes else ALONE_S)
+    for client in range(3, 7):
+        scheduler.add(sequence(500, 1, client=client))
+        for _ in range(2):
+            took, counts = run()
+            assert took < most
+            assert long in scheduler.running
+    assert len(counts) > 1  # the long one takes part
 
 
 def test_before_anything_is_known_the_least_is_taken():

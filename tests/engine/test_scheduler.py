@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import Scheduler
+from lanewise.engine.scheduler import STEPS_OF_RIGHT, Scheduler
 from lanewise.engine.sequence import Sequence, State
 from lanewise.engine.step import Step
+from lanewise.engine.waiting import OUTPUT_WEIGHT
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, Sampled
-from scheduling import complete, counts, run, scheduler, sequence, step_that_preempts
+from scheduling import complete, counts, run, run_to_end, scheduler, sequence, step_that_preempts
 
 
 def test_running_sequence_keeps_decoding_while_a_prompt_is_prefilled():
@@ -99,6 +100,39 @@ def test_blocks_of_who_holds_most_are_given_up_for_another_client():
     step = s.schedule()
     assert (step.admitted, step.preempted) == ([other], [long[2]])
     assert other in counts(step)
+
+
+def test_what_is_computed_again_counts_once():
+    s = scheduler(n_blocks=6, max_step_tokens=64)
+    clients = {1: sequence(40, max_tokens=80, client=1), 2: sequence(40, max_tokens=80, client=2)}
+    for one in clients.values():
+        s.add(one)
+    while s.running or s.waiting:
+        run(s)
+    assert max(one.n_preempted for one in clients.values()) > 0
+    for client, one in clients.items():
+        assert s._shares.of(client) == one.n_prompt + OUTPUT_WEIGHT * one.n_output
+
+
+def test_a_right_that_comes_with_time_is_found_without_anybody_coming_or_leaving():
+    s = scheduler(max_step_tokens=256, max_seqs=2)
+    run_to_end(s, sequence(200, max_tokens=1, client=2))  # it has got more than the other now
+    holders = [sequence(5, max_tokens=100, client=1) for _ in range(2)]
+    for one in holders:
+        s.add(one)
+    run(s)
+    waiting = sequence(5, client=2)
+    s.add(waiting)
+    run(s)
+    assert waiting.state is State.WAITING
+    n_steps = 0
+    while waiting.state is State.WAITING:
+        run(s)
+        n_steps += 1
+    # Four shares a step: after 48 of them the other client has got more.
+    assert 40 < n_steps <= 48 + 2 * STEPS_OF_RIGHT
+    assert min(one.n_output for one in holders) < 100
+    assert State.WAITING in [one.state for one in holders]
 
 
 def test_nobody_gives_way_while_a_step_runs():

@@ -43,6 +43,26 @@ def test_what_two_texts_have_in_common_of_a_block_is_copied():
     assert parting.tables[0].blocks[0] == first.tables[0].blocks[0]
 
 
+def test_copies_that_are_given_back_come_before_those_asked_for_since():
+    """A later one may be from the block that an earlier one fills: another's text else."""
+    s = scheduler(max_step_tokens=200)
+    first = sequence(70, 8, text=1)
+    s.add(first)
+    run(s)
+    parting, later = (sequence(70, 1, text=1) for _ in range(2))
+    for one in (parting, later):
+        one.tokens[45:] = sequence(25).tokens
+    s.add(parting)
+    s.schedule()
+    taken = s.take_copies()
+    s.add(later)
+    s.schedule()  # planned while the step with the copies runs, which fails
+    s.give_back(taken)
+    targets = [one.tables[0].blocks[1] for one in (parting, later)]
+    assert [target for _, target in s.take_copies().blocks] == targets
+    assert s.take_copies().blocks == []
+
+
 def test_an_answer_is_found_by_who_goes_on_with_it():
     s = scheduler(max_step_tokens=200)
     first = sequence(40, 8, text=1)

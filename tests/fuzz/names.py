@@ -16,7 +16,7 @@ PYTHON = sorted(path.stem for path in (FOLDER / "targets").glob("*.py"))
 
 def module_of(name: str) -> ModuleType:
     """The module of a Python target: ``one_input``, ``seeds`` and ``words``."""
-    for folder in ("support", "text"):  # whose helpers the targets use
+    for folder in ("support", "text", "loading"):  # whose helpers the targets use
         if (path := str(ROOT / "tests" / folder)) not in sys.path:
             sys.path.append(path)
     return importlib.import_module(f"tests.fuzz.targets.{name}")

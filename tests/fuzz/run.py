@@ -27,7 +27,7 @@ LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=8192", "-print_final_st
 # A fuzzer that finds something inside an allocation may never say so.
 PATIENCE_S = 600
 # Slow targets get a part of the executions asked for, so that time ends none of them.
-SLOWER = {"kernels": 20, "session": 50, "encode": 50, "lanes": 2}
+SLOWER = {"kernels": 20, "session": 50, "encode": 50, "lanes": 2, "hf_tokenizer": 10}
 # Of a log that ends in a finding: the last lines that are no statistics.
 LOG_TAIL = 30
 STATUS = re.compile(r"^#(\d+)\t.* cov: (\d+) ft: (\d+) corp: (\d+)", re.MULTILINE)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from config_parts import CONTEXT
 from family_configs import CASES
-from family_gguf import GGUF_CASES, gguf_arrays, stacked, write_gguf
+from family_gguf import CONVERSIONS, GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED, REORDERED
 from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
@@ -54,6 +54,40 @@ def check_same(one: Path, other: Path) -> None:
 def test_a_gguf_file_is_the_same_model(name: str, tmp_path: Path) -> None:
     file = write_gguf(family_model(name), tmp_path / "m.gguf")
     check_same(write_case(name, tmp_path / "hf"), file)
+
+
+ARCHES = {CONVERSIONS[name].arch: name for name in reversed(GGUF_CASES)}  # a case of each
+
+
+def fused_heads(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Q, K and V in one, as the public converter writes them with --fuse-qkv."""
+    found = dict(arrays)
+    for name in arrays:
+        parts = [name.replace(".attn_q.", f".attn_{part}.") for part in "qkv"]
+        if ".attn_q." in name and all(part in arrays for part in parts):
+            whole = name.replace(".attn_q.", ".attn_qkv.")
+            found[whole] = np.concatenate([found.pop(part) for part in parts])
+    return found
+
+
+@pytest.mark.parametrize("name", ARCHES.values())
+def test_queries_keys_and_values_in_one_are_the_same_model(name: str, tmp_path: Path) -> None:
+    model = family_model(name)
+    arrays = gguf_arrays(model)
+    if (fused := fused_heads(arrays)).keys() == arrays.keys():  # of latents, or always in one
+        assert {"blk.0.attn_kv_a_mqa.weight", "blk.0.attn_qkv.weight"} & arrays.keys()
+        return
+    plain = write_gguf(model, tmp_path / "plain.gguf")
+    check_same(plain, write_gguf(model, tmp_path / "fused.gguf", tensors=fused))
+
+
+def test_fused_heads_of_another_size_are_explained(tmp_path: Path) -> None:
+    model = family_model("qwen3")
+    fused = fused_heads(gguf_arrays(model))
+    fused["blk.1.attn_qkv.weight"] = fused["blk.1.attn_qkv.weight"][:-1]
+    path = write_gguf(model, tmp_path / "m.gguf", tensors=fused)
+    with pytest.raises(ModelFileError, match=r"'blk.1.attn_qkv.weight' is F32 \[191, 64\]; 192"):
+        open_checkpoint(path)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,8 +249,8 @@ def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
         ("qwen3_moe", {"mlp_only_layers": 3}, "mlp_only_layers is 3; a list of layers"),
         ("qwen3_moe", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ("glm4_moe", {"n_group": 3}, "1 of 3 groups of 8 experts"),
-        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0; null"),
-        ("olmo", {"clip_qkv": 8.0}, "clip_qkv is 8.0; null"),
+        ("olmoe", {"clip_qkv": -1.0}, "clip_qkv is -1.0; a positive finite number"),
+        ("olmo", {"clip_qkv": 0}, "clip_qkv is 0; a positive finite number"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]; 4 times 1"),
         ("phi3", {"rope_scaling": {"type": "longrope"}}, "long_factor is missing"),

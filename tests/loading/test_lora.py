@@ -56,7 +56,7 @@ def test_a_good_adapter_has_all_its_matrices(tensors, tmp_path):
         ({"r": 5}, "A has 4 rows; .* says rank 5"),
         ({"lora_alpha": "8"}, "lora_alpha is '8'"),
         ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern: q_proj is -1"),
-        ({"alpha_pattern": {"(q|k)_proj": 1}}, "keys are names of modules"),
+        ({"alpha_pattern": {"(q|k)_proj": 1}}, "is a regular expression, which is not supported"),
         ({"rank_pattern": ["q_proj"]}, "rank_pattern"),
         ({"rank_pattern": {"q_proj": 2}}, "A has 4 rows; .* says rank 2"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from lanewise.loading.checkpoint import Checkpoint, Packing
 from lanewise.loading.formats import TensorType
 from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
+from lanewise.loading.packed_writer import write_blocks, write_json, write_packed
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.tokenizer_files import GGUF_TOKENIZER
+from lanewise_quantizer.commands.partial_output import write_all
 
 
 def pack(source: Checkpoint, folder: Path) -> Path:
@@ -229,3 +231,15 @@ def test_failed_write_leaves_nothing(packed: Path, tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             pack(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_is_full_is_told_with_the_file():
+    full = Path("/dev/full")
+    for write in (
+        lambda: write_blocks(full, [memoryview(b"a")]),
+        lambda: write_json(full, {"a": "b" * 100_000}),
+        lambda: write_all(os.open(full, os.O_WRONLY), memoryview(b"a"), 0, full),
+    ):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write()
+        assert caught.value.filename == "/dev/full"

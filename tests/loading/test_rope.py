@@ -81,6 +81,17 @@ def test_linear_scaling_is_the_same_from_both_files(key: str, tmp_path: Path) ->
         assert a.config.ropes[0].factors == b.config.ropes[0].factors == (2.5,) * (HEAD_DIM // 2)
 
 
+@pytest.mark.parametrize(("said", "found"), [(None, 1.13862944), (1.0, 1.13862944), (1.3, 1.3)])
+def test_yarns_factor_of_attention_is_what_a_gguf_file_says(
+    said: float | None, found: float, tmp_path: Path
+) -> None:
+    keys = {"type": "yarn", "factor": 4.0, "original_context_length": 64, "yarn_attn_factor": said}
+    metadata = {f"llama.rope.scaling.{key}": value for key, value in keys.items() if value}
+    path = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"], metadata)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.config.ropes[0].scale == pytest.approx(found, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "scaling", [None, {"rope_type": "default"}, {"type": "linear", "factor": 1}]
 )
@@ -98,7 +109,7 @@ def test_no_scaling_has_no_factors(scaling: object, tmp_path: Path) -> None:
         ({"factor": -2}, "factor is -2"),
         ({"original_max_position_embeddings": 1.5}, "original_max_position_embeddings is 1.5"),
         ({"rope_type": "longrope"}, "long_factor is missing; a list of numbers"),
-        ({"beta_fast": 32}, "beta_fast is 32; a field that is known here"),
+        ({"mrope_section": [2, 3, 3]}, "mrope_section is [2, 3, 3]; a field that is known here"),
     ],
 )
 def test_unusable_scaling_is_explained(

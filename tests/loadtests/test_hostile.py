@@ -24,6 +24,10 @@ QUICK = (
     "templates",
     "forged log lines",
     "stop strings",
+    "fields of heads",
+    "template: product",
+    "tokenizer: 32 for one, three times",
+    "tokenizer: exponential expression",
 )
 BARS = Bars(memory_limit=1 << 30)
 

@@ -48,7 +48,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def reasons_after(delay_s: float) -> list[str]:
     """How endless jobs end in a sandbox that is closed after some time."""
     sandbox = ENDLESS.sandbox(100, uncounted())
-    await sandbox.prepare(VOCABULARY)
+    await sandbox.prepare(VOCABULARY, sandbox.grammars.limits)
     asked = [
         asyncio.create_task(sandbox.grammars.run(job(i), VOCABULARY, i)) for i in range(N_JOBS)
     ]
@@ -75,7 +75,7 @@ def test_a_job_that_is_begun_again_in_the_slow_lane_ends_with_the_sandbox():
 
     async def close_then() -> str:
         sandbox = ENDLESS.sandbox(100, uncounted())
-        await sandbox.prepare(VOCABULARY)
+        await sandbox.prepare(VOCABULARY, sandbox.grammars.limits)
         lane = sandbox.grammars
         asked = [asyncio.create_task(lane.run(job(i), VOCABULARY, i)) for i in range(4)]
         try:
@@ -97,7 +97,7 @@ def test_a_zygote_that_owes_an_answer_leaves_no_socket_behind():
     async def close_then() -> tuple[str, set[str]]:
         before = sockets()
         sandbox = ENDLESS.sandbox(100, uncounted())
-        await sandbox.prepare(VOCABULARY)
+        await sandbox.prepare(VOCABULARY, sandbox.grammars.limits)
         assert sandbox.zygote_pid is not None
         os.kill(sandbox.zygote_pid, signal.SIGSTOP)
         asked = asyncio.create_task(sandbox.grammars.run(job(0), VOCABULARY, 0))

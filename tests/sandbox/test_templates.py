@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from data_files import every
+from hostile_texts import CONSTANT_TEMPLATES
 from lanewise.api.shared.budgets import TextBudgets
+from lanewise.sandbox.lane import Limits, SandboxError
 from lanewise.sandbox.pool import uncounted
 from lanewise.sandbox.templates import TemplateService, pack_conversation
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
@@ -99,3 +101,62 @@ def test_any_text_arrives_as_it_was(content):
         return text.replace(mark, "")
 
     assert asyncio.run(render()) == content
+
+
+def most_memory(pid: int) -> int:
+    """Bytes that a process has had at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def test_no_constant_of_a_template_is_computed_where_there_is_no_limit():
+    async def checked() -> int:
+        sandbox = TextBudgets().sandbox(1 << 20, uncounted())
+        service = TemplateService(sandbox)
+        try:
+            for text in CONSTANT_TEMPLATES.values():
+                template = ChatTemplate({"default": text})
+                await service.check(template)
+                packed, _ = pack_conversation(
+                    *(Unmarked(), template, [{"role": "user", "content": "hi"}], None, {}),
+                    add_generation_prompt=True,
+                    without_end=False,
+                    most_characters=1 << 20,
+                )
+                with pytest.raises(ChatTemplateError):
+                    await service.render(template, packed, client=0)
+            assert sandbox.zygote_pid is not None
+            return most_memory(sandbox.zygote_pid)
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(checked()) < 128 << 20
+
+
+def prepared(text: str) -> dict[str, dict]:
+    """What ``Sandbox.prepare`` gets of a template."""
+    return {f"template {len(text)}": {"sources": {"default": text}, "special_tokens": {}}}
+
+
+ROOMY = Limits(10.0, 1 << 30, 1)
+LONG = "{% if messages %}{{ messages[0].content }}{% endif %}" * 19_000
+
+
+def test_what_every_worker_shall_have_is_made_within_limits_too():
+    async def refused(limits: Limits) -> tuple[str, bool]:
+        sandbox = TextBudgets().sandbox(1 << 20, uncounted())
+        try:
+            await sandbox.prepare(prepared("a"), ROOMY)
+            before = sandbox.zygote_pid
+            with pytest.raises(SandboxError) as caught:
+                await sandbox.prepare(prepared(LONG), limits)
+            await sandbox.prepare(prepared("bc"), ROOMY)
+            return str(caught.value), sandbox.zygote_pid == before
+        finally:
+            await sandbox.close()
+
+    said, lives = asyncio.run(refused(Limits(10.0, 4 << 20, 1)))
+    assert "needs more than 4 MiB" in said
+    assert lives
+    _, lives = asyncio.run(refused(Limits(0.05, 1 << 30, 1)))
+    assert not lives  # another has begun

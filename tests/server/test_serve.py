@@ -16,6 +16,7 @@ import uvicorn
 from family_models import family_model, write_model
 from lanewise.api import http_server
 from lanewise.api.app import create_app
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.observing.logs import JsonFormatter
 from lanewise.api.shared.state import Phase
 from lanewise.engine.request import GenerationRequest, SamplingParams
@@ -177,7 +178,9 @@ def test_start_imports_nothing_that_only_some_requests_need():
 def test_server_drains_in_a_thread(state, caplog):
     """Signals aside: not ready at once, gone when nothing runs, a line about the load before."""
     server = http_server.DrainingServer(
-        uvicorn.Config(create_app(state), log_config=None), state, 5
+        uvicorn.Config(create_app(state, WebPages(host="", has_keys=True)), log_config=None),
+        state,
+        5,
     )
     state.engine.start()
 

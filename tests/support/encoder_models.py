@@ -88,7 +88,8 @@ def write_gguf(model: FamilyModel, arch: str, path: Path) -> Path:
         writer.add_sliding_window(config["local_attention"])
         writer.add_sliding_window_pattern(config["global_attn_every_n_layers"])
         writer.add_vocab_size(config["vocab_size"])
-        writer.add_string("modern-bert.hidden_act", config["hidden_activation"])
+        writer.add_string("modern-bert.hidden_activation", config["hidden_activation"])
+        writer.add_layer_norm_rms_eps(config["norm_eps"])  # which nothing reads
     for key, array in model.tensors.items():
         if key.startswith("pooler"):
             continue

@@ -316,6 +316,7 @@ VARIANTS: dict[str, tuple[str, Config]] = {
     "granite_bias": ("granite", {"attention_bias": True, "mlp_bias": True}),
     "granitemoe_bias": ("granitemoe", {"attention_bias": True}),
     "ernie4_5_bias": ("ernie4_5", {"use_bias": True}),
+    "olmoe_clip": ("olmoe", {"clip_qkv": 0.75}),
     "olmoe_norm": ("olmoe", {"norm_topk_prob": True, "attention_bias": True}),
     "seed_oss_bias": ("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "qwen3_bias": ("qwen3", {"attention_bias": True, "tie_word_embeddings": False}),

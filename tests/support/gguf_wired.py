@@ -24,8 +24,10 @@ def windows_metadata(config: Config) -> dict[str, Any]:
 
 
 def olmo_metadata(config: Config) -> dict[str, Any]:
-    del config
-    return {"attention.layer_norm_epsilon": 1e-5}
+    clip = config["clip_qkv"]
+    return {"attention.layer_norm_epsilon": 1e-5} | (
+        {} if clip is None else {"attention.clamp_kqv": clip}
+    )
 
 
 def olmo3_metadata(config: Config) -> dict[str, Any]:
@@ -33,6 +35,7 @@ def olmo3_metadata(config: Config) -> dict[str, Any]:
     rope = config["rope_parameters"]["full_attention"]
     return windows_metadata(config) | {
         "rope.freq_base": rope["rope_theta"],
+        "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": rope["factor"],
         "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
@@ -228,8 +231,10 @@ FALCON = Conversion("falcon", reshape=by_kind, metadata=falcon_metadata)
 GEMMA4 = Conversion("gemma4", reshape=gemma4_arrays, metadata=gemma4_metadata)
 WIRED: dict[str, Conversion] = {
     "olmo": Conversion("olmo", permuted=True, metadata=olmo_metadata),
+    "olmo_clip": Conversion("olmo", permuted=True, metadata=olmo_metadata),
     "olmo2": Conversion("olmo2"),
     "olmo3": Conversion("olmo2", metadata=olmo3_metadata),
+    "olmo3_thetas": Conversion("olmo2", metadata=olmo3_metadata),
     "exaone4": Conversion("exaone4", reshape=llama3_factors, metadata=windows_metadata),
     "exaone4_whole": Conversion("exaone4"),
     "hunyuan": Conversion("hunyuan-dense", metadata=hunyuan_metadata),

@@ -19,6 +19,20 @@ LARGE_TEMPLATES = {
     "doubling": "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}"
     "{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
 }
+# All that is large here has no variables in it: what folds constants takes it while compiling.
+CONSTANT_TEMPLATES = {
+    "product": "{{ 'a' * 3 * 10**8 }}",
+    "filter": "{{ 'x' | center(3 * 10**8) }}",
+    "format": "{{ '%*d' % (3 * 10**8, 1) }}",
+    "json": "{{ [1] | tojson(indent=3 * 10**8) }}",
+    "joined": "{{ 'a' ~ 'b' * 3 * 10**8 }}",
+    "argument": "{{ 'a' | replace('a', 'b' * 3 * 10**8) }}",
+    "set": "{% set x = 'a' * 3 * 10**8 %}{{ x }}",
+    "default of a macro": "{% macro f(x='a' * 3 * 10**8) %}{{ x }}{% endmacro %}{{ f() }}",
+    "loop": "{% for x in ['a' * 3 * 10**8] %}{{ x }}{% endfor %}",
+    "condition": "{{ 1 if 'a' * 3 * 10**8 else 2 }}",
+    "name of a file": "{% include 'a' * 3 * 10**8 %}",
+}
 LONG_TEMPLATE = "{% for i in range(90000) %}abcdefghijklmnopqrstuvwxyz{% endfor %}"
 RECURSIVE_TEMPLATES = {
     "macro": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",

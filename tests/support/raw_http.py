@@ -91,7 +91,7 @@ def refused(server: RunningServer, reason: str) -> float:
 
 
 def pending(server: RunningServer) -> float:
-    return server.state.engine.metrics.registry.get_sample_value("lanewise_http_pending_body_bytes")
+    return server.state.engine.metrics.registry.get_sample_value("lanewise_request_memory_bytes")
 
 
 def n_open(server: RunningServer) -> float:

@@ -237,6 +237,20 @@ WIRED_CASES["gemma4"] = without(
     published("gemma4_text", "Gemma4", GEMMA | GEMMA4), *("hidden_act", "rope_theta")
 )
 WIRED_VARIANTS: dict[str, tuple[str, Config]] = {
+    "gpt2_by_layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    "gpt2_unscaled": ("gpt2", {"scale_attn_weights": False, "n_layer": 1}),
+    "olmo_clip": ("olmo", {"clip_qkv": 0.75}),
+    "olmo3_thetas": (
+        "olmo3",
+        {
+            "rope_scaling": None,
+            "rope_theta": None,
+            "rope_parameters": {
+                "full_attention": YARN | {"rope_theta": 500000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
     "gemma4_small": (
         "gemma4",
         {

@@ -17,6 +17,7 @@ from tiny_tokenizers import (
 )
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.gguf_text import PREFIX
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.gguf_tokenizer import merges_from_scores
 from lanewise.text.tokenizer import Tokenizer
@@ -182,13 +183,12 @@ def test_without_a_name_of_how_to_cut_text_is_cut_by_default(
         (byte_level_metadata, {"tokens": None}, "tokens: missing"),
         (byte_level_metadata, {"tokens": ["a", "a"], "token_type": None}, "'a' occurs twice"),
         (byte_level_metadata, {"token_type": [1]}, "token_type: 1 entries"),
-        (byte_level_metadata, {"bos_token_id": 10**6}, "bos_token_id: 1000000 is not one of"),
         (byte_level_metadata, {"bos_token_id": "x"}, "bos_token_id: 'x'; a int is needed"),
         (byte_level_metadata, {"add_bos_token": 1}, "add_bos_token: 1; a bool is needed"),
         (byte_level_metadata, {"tokenizer.chat_template": 1}, "chat_template: a string"),
         (sentencepiece_metadata, {"scores": None}, "scores: missing"),
         (sentencepiece_metadata, {"scores": [0.0]}, "scores: 1 for"),
-        (sentencepiece_metadata, {"unknown_token_id": -1}, "unknown_token_id: -1 is not one"),
+        (sentencepiece_metadata, {"unknown_token_id": "1"}, "unknown_token_id: '1'; a int"),
     ],
 )
 def test_broken_metadata_is_explained(make: Any, changes: dict[str, Any], message: str) -> None:
@@ -198,12 +198,23 @@ def test_broken_metadata_is_explained(make: Any, changes: dict[str, Any], messag
     assert "tiny.gguf" in str(caught.value)
 
 
-def test_a_padding_token_that_is_none_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
-    metadata = byte_level_metadata(padding_token_id=2**32 - 1)
-    with caplog.at_level("INFO"):
-        tokenizer = Tokenizer.from_files(gguf_files(metadata))
-    assert tokenizer.encode("a", add_bos=False, parse_special=False)
-    assert "padding_token_id: 4294967295 is no token; ignored" in caplog.text
+@pytest.mark.parametrize("number", [-1, 99999, 2**32 - 1])
+@pytest.mark.parametrize("key", ["bos", "eos", "eot", "unknown", "padding", "fim_pre"])
+@pytest.mark.parametrize("make", [byte_level_metadata, sentencepiece_metadata])
+def test_the_number_of_no_token_is_as_if_nothing_were_said(
+    make: Any, key: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"{PREFIX}{key}_token_id"
+    metadata = make()
+    absent = {name: value for name, value in metadata.items() if name != said}
+    expected = Tokenizer.from_files(gguf_files(absent))
+    tokenizer = Tokenizer.from_files(gguf_files(metadata | {said: number}))
+    assert caplog.text.count(f"{said}: {number} is none of the") == 1
+    assert tokenizer.eos_ids == expected.eos_ids
+    assert tokenizer.bos_id == expected.bos_id
+    for text in ("a b", "\u20ac"):
+        ids = [one.encode(text, add_bos=True, parse_special=True) for one in (tokenizer, expected)]
+        assert ids[0] == ids[1]
 
 
 ODD = st.one_of(
@@ -307,17 +318,26 @@ def test_the_end_of_a_message_is_no_end_where_harmony_has_its_own() -> None:
     assert tokenizer.eos_ids == {len(tokens) - 2, len(tokens) - 1}
 
 
-def test_gemma4_has_sentencepieces_pieces_with_merges_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("model", "pre"),
+    [("gemma4", None), ("gpt2", "granite-embed-multi-311m"), ("gpt2", "sarvam-moe")],
+)
+def test_gemma4_has_sentencepieces_pieces_with_merges_of_its_own(
+    model: str, pre: str | None
+) -> None:
+    """And so have others, whose files call it byte-level and say by ``pre`` that it is not."""
     metadata = sentencepiece_metadata(add_space_prefix=False)
     parts = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "scores", "token_type"))
     merges = [" ".join(pair) for pair in merges_from_scores(*parts)]
     as_llama = Tokenizer.from_files(gguf_files(metadata))
-    changes = {"model": "gemma4", "merges": merges, "scores": None, "pre": None}
+    changes = {"model": model, "merges": merges, "scores": None, "pre": pre}
+    if pre is not None:
+        changes |= {"add_space_prefix": None, "add_bos_token": True}
     as_gemma = Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))
     for text in ("hello world", " hello\n\n  world é🙂", "\n", "", "<|user|>hell", "llll  "):
         ids = as_llama.encode(text, add_bos=True, parse_special=True)
         assert as_gemma.encode(text, add_bos=True, parse_special=True) == ids
         assert as_gemma.decode(ids, skip_special=False).removeprefix("<s>") == text
-    changes = {"model": "gemma4", "merges": ["h"]}
+    changes = {"model": model, "pre": pre, "merges": ["h"]}
     with pytest.raises(ModelFileError, match=r"merges\[0\]: 'h' is not two tokens"):
         Tokenizer.from_files(gguf_files(with_changes(metadata, changes)))

@@ -15,6 +15,7 @@ from lanewise.text.whole_texts import (
     TooLongError,
     WholeTexts,
     longest_first,
+    most_characters,
 )
 
 KINDS = {"word piece": word_piece(), "cased": word_piece(lower=False), "unigram": unigram()}
@@ -102,6 +103,23 @@ def test_of_a_very_long_text_the_beginning_is_enough(library) -> None:
     assert found.ids.tolist() == library.encode("the" + " " * 300_000 + "river").ids
 
 
+@pytest.mark.parametrize("char", ["a", " ", "\u4e00", "é"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_what_a_text_costs_is_bounded_by_its_characters(char, side, monkeypatch) -> None:
+    texts, limit = whole(KINDS["word piece"]), 64
+    most, text = most_characters(limit), char * 3_000_000
+    with pytest.raises(TooLongError) as caught:
+        texts.encode(["the", text], limit)
+    assert (caught.value.index, caught.value.n_characters) == (1, len(text))
+    sizes = counted(texts, monkeypatch)
+    texts.encode([text], limit, side)
+    # Half of it is looked at, then all of it, of which that is made sure of by parts.
+    assert sum(sizes) <= 3 * most
+    pair = (f"the {text}", "river") if side == "right" else (f"{text} the", "river")
+    found = texts.encode([pair], limit, side)
+    assert len(found[0].ids) <= limit
+
+
 @EACH
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("long", ["the river rises " * 4500, "!" * 70_000, "東" * 70_000])
@@ -153,7 +171,7 @@ def test_many_tokens_behind_few_are_not_all_made(few, side, monkeypatch) -> None
         return found
 
     monkeypatch.setattr(mine, "_tokenizer", SimpleNamespace(encode_batch_fast=counting))
-    text = few + "!" * 800_000
+    text = few + "!" * 250_000
     text = text[::-1] if side == "left" else text
     if side is None:
         with pytest.raises(TooLongError) as caught:

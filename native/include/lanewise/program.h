@@ -145,6 +145,7 @@ typedef struct lw_attention_config {
     float score_softcap;         // 0, or scores are cap * tanh(score / cap), before anything is added to them
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V, values are what K is before its norm and its turn
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
+    float qkv_clip;              // 0, or Q and K are limited to -clip and clip before they turn, and V before its norm
     uint32_t shares_kv;  // 1: no K and V, those of layer kv_layer, an earlier one of the same KV heads, head_dim
     uint32_t kv_layer;   // and window that has its own, are read
     // Latent attention (MLA), where latent_rank is above 0. With (c, r) the product of LW_LATENT_DOWN, a token has one row

@@ -20,6 +20,12 @@ static void normalize_heads(const lw_worker* w, const lw_attention_config* c, fl
     for (size_t i = 0; i < n_heads * dim; i += n) w->ops->rmsnorm(heads + i, heads + i, norm, n, w->c->rms_norm_eps);
 }
 
+// NaN stays what it is.
+static void limit(float* x, size_t n, float most) {
+    if (most == 0) return;
+    for (size_t i = 0; i < n; ++i) x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+}
+
 static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads) {
     if (c->rope == LW_NO_ROPE) return;
     const size_t rotated = w->model->ropes[c->rope].rotated, half = rotated / 2;
@@ -27,11 +33,12 @@ static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t 
     for (size_t h = 0; h < n_heads; ++h) w->ops->rope(heads + h * c->head_dim, cosine, sine, rotated);
 }
 
-// One row's heads of Q or K: norm and RoPE, in the order that the layer has them.
+// One row's heads of Q or K: norm, limits and RoPE, in the order that the layer has them.
 static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads,
                        const float* norm) {
     const bool turned = c->qk_norm == LW_QK_NORM_TURNED;
     if (!turned) normalize_heads(w, c, heads, n_heads, norm);
+    limit(heads, n_heads * c->head_dim, c->qkv_clip);
     turn_heads(w, c, row, heads, n_heads);
     if (turned) normalize_heads(w, c, heads, n_heads, norm);
 }
@@ -52,6 +59,7 @@ static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size
     lw_add_vector(k, layer->k_bias, size);
     lw_add_vector(v, layer->v_bias, size);
     if (c->values_are_keys) memcpy(v, k, size * sizeof(float));
+    limit(v, size, c->qkv_clip);
     for (size_t h = 0; c->value_norm && h < c->n_kv_heads; ++h)
         w->ops->rmsnorm(v + h * c->head_dim, v + h * c->head_dim, w->model->ones, c->head_dim, w->c->rms_norm_eps);
     make_heads(w, c, row, k, c->n_kv_heads, layer->k_norm);

@@ -80,10 +80,10 @@ static lw_status check_latent(const place* at, const lw_model_config* model, con
     LW_RETURN_IF_FAILED(check_multiple(at, "value_dim", c->value_dim, LW_PANEL));
     LW_RETURN_IF_FAILED(check_range(at, "n_kv_heads", c->n_kv_heads, 1, 1));
     if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->values_are_keys ||
-        c->value_norm || c->shares_kv)
+        c->value_norm || c->qkv_clip != 0 || c->shares_kv)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi,"
-                       " values_are_keys, value_norm and shares_kv must be 0",
+                       " values_are_keys, value_norm, qkv_clip and shares_kv must be 0",
                        at->text, c->latent_rank);
     if (c->rope == LW_NO_ROPE || model->ropes[c->rope].rotated != c->rope_dim)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope_dim is %u, which its rope must turn all of", at->text,
@@ -116,6 +116,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer, c
     LW_RETURN_IF_FAILED(check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
     LW_RETURN_IF_FAILED(check_flag(&at, "values_are_keys", c->values_are_keys));
     LW_RETURN_IF_FAILED(check_flag(&at, "value_norm", c->value_norm));
+    LW_RETURN_IF_FAILED(check_number(&at, "qkv_clip", (double)c->qkv_clip, 0, 1e30));
     LW_RETURN_IF_FAILED(check_shared_kv(&at, model, layer));
     LW_RETURN_IF_FAILED(check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
     if (c->position_beta > 0)

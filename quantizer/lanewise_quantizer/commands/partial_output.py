@@ -19,6 +19,7 @@ from typing import Any
 
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.packed_writer import errors_named
 
 PLAN, DONE = "plan.json", "done.jsonl"
 
@@ -26,10 +27,8 @@ PLAN, DONE = "plan.json", "done.jsonl"
 def write_all(file: int, data: memoryview, offset: int, path: Path) -> None:
     """Write all of some bytes to a place of an open file; ``path`` is for the error."""
     while data.nbytes:
-        try:
+        with errors_named(path):
             written = os.pwrite(file, data, offset)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from None
         data, offset = data[written:], offset + written
 
 
@@ -78,9 +77,10 @@ class PartialOutput:
         except ValueError:  # killed while it was written: nothing was done yet
             found = None
         if found is None:
-            self._plan_file.truncate(0)
-            self._plan_file.write(json.dumps(plan))
-            self._plan_file.flush()
+            with errors_named(self.folder / PLAN):
+                self._plan_file.truncate(0)
+                self._plan_file.write(json.dumps(plan))
+                self._plan_file.flush()
             (self.folder / DONE).unlink(missing_ok=True)
         elif found != json.loads(json.dumps(plan)):
             odd = [key for key in plan if found.get(key) != json.loads(json.dumps(plan[key]))]
@@ -128,8 +128,9 @@ class PartialOutput:
     def mark_done(self, name: str, checksum: int) -> None:
         """Remember that all bytes of a tensor are written."""
         self.done[name] = checksum
-        self._journal.write(self._line(name, checksum))
-        self._journal.flush()
+        with errors_named(self.folder / DONE):
+            self._journal.write(self._line(name, checksum))
+            self._journal.flush()
 
     def forget(self, name: str) -> None:
         """Have a tensor made again whose bytes are not those that were written."""

@@ -122,6 +122,8 @@ class Attending:
         if norm is not None and kind.qk_norm == "layer":
             centred = y - np.mean(y, axis=-1, keepdims=True, dtype=np.float32)
             y = rms(centred, vectors.of[norm].reshape(-1, kind.head_dim), self.eps)
+        if kind.qkv_clip:
+            y = np.clip(y, -kind.qkv_clip, kind.qkv_clip)
         if role != Role.ATTN_V and kind.rope is not None:
             y = self.turns[kind.rope](y)
         if norm is not None and kind.qk_norm == "turned":

@@ -1,5 +1,6 @@
 """The HTTP application: routes and what wraps them."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,14 +17,18 @@ from lanewise.api import warm_up
 from lanewise.api.endpoints import documents, health, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
-from lanewise.api.errors import ApiError
+from lanewise.api.errors import ApiError, BadRequestError
 from lanewise.api.http.keys import Keys
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.shared.state import ServerState
+from lanewise.text.tokenizing_error import TokenizingError
+
+logger = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) -> Starlette:
-    """The application around one engine."""
+def create_app(state: ServerState, pages: WebPages) -> Starlette:
+    """The application around one engine; ``pages`` says which web pages may use it."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -43,6 +48,10 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         assert isinstance(error, HTTPException)
         return errors.response(paths.error(request, error, state), request.url.path)
 
+    async def handle_tokenizer(request: Request, error: Exception) -> Response:
+        logger.warning("%s %s: %s", request.method, request.url.path, error)
+        return errors.response(BadRequestError(str(error)), request.url.path)
+
     described = documents.Documents(state.version)
     app = Starlette(
         routes=[
@@ -54,7 +63,8 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
         middleware=[
             Middleware(
                 CORSMiddleware,
-                allow_origins=list(cors_origins),
+                allow_origins=pages.origins,
+                allow_origin_regex=pages.local_origins,
                 allow_methods=["*"],
                 allow_headers=["*"],
                 expose_headers=["x-request-id", "request-id", "retry-after"],
@@ -62,6 +72,7 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
             Middleware(
                 RequestMiddleware,
                 keys=Keys(state.api_keys, state.admin_keys),
+                pages=pages,
                 # Documentation and page say nothing that the source does not.
                 public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
                 canonical=paths.canonical,
@@ -71,7 +82,11 @@ def create_app(state: ServerState, *, cors_origins: tuple[str, ...] = ("*",)) ->
                 tracer=state.tracer,
             ),
         ],
-        exception_handlers={ApiError: handle_api_error, HTTPException: handle_http_error},
+        exception_handlers={
+            ApiError: handle_api_error,
+            HTTPException: handle_http_error,
+            TokenizingError: handle_tokenizer,
+        },
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False

@@ -16,7 +16,7 @@ ApiError
  ├─ InternalError               500 internal_error
  ├─ NotSupportedError           501 not_implemented, also of an unknown transfer coding
  ├─ UnavailableError            503 service_unavailable, queue_timeout, too_many_connections or
- │                                  too_many_bodies, with Retry-After
+ │                                  too_much_memory, with Retry-After
  └─ RequestTimeoutError         504 request_timeout
 """
 

@@ -15,6 +15,7 @@ from lanewise.api.app import create_app
 from lanewise.api.endpoints.table import error_forms
 from lanewise.api.http.front import Front
 from lanewise.api.http.web_config import make_config
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.shared.state import Phase, ServerState
 from lanewise.settings import Settings
 
@@ -29,7 +30,15 @@ def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
     """The server of one application."""
     config = make_config(
         Front(settings, state.engine.metrics.registry, error_forms()),
-        create_app(state, cors_origins=settings.cors_origins),
+        create_app(
+            state,
+            WebPages(
+                host=settings.host,
+                has_keys=bool(state.api_keys),
+                allowed_hosts=settings.allowed_hosts,
+                cors_origins=settings.cors_origins,
+            ),
+        ),
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,
     )

@@ -20,6 +20,7 @@ from lanewise.api.errors import (
 from lanewise.api.http.error_forms import ErrorForms
 from lanewise.api.http.keys import ANYBODY, Keys
 from lanewise.api.http.refusals import PROBED
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.observing.notices import notice_headers
 from lanewise.api.observing.record import Record
 from lanewise.api.observing.tracing import Tracer
@@ -40,6 +41,7 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         keys: Keys,
+        pages: WebPages,
         public: Set[str],
         canonical: Callable[[str], str],
         errors: ErrorForms,
@@ -49,6 +51,7 @@ class RequestMiddleware:
     ) -> None:
         self._app = app
         self._keys = keys
+        self._pages = pages
         self._tracer = tracer
         self._public = public  # paths; all others want a key, those where nothing is too
         self._canonical = canonical  # of paths that clients may write otherwise
@@ -100,7 +103,9 @@ class RequestMiddleware:
         try:
             caller = self._keys.find(given.get(b"authorization"), given.get(b"x-api-key"))
             scope["client_number"], scope["is_admin"] = caller or ANYBODY
-            if caller is None and scope["path"] not in self._public:
+            if foreign := self._pages.refusal(given.get(b"host"), given.get(b"origin")):
+                await refuse(foreign)
+            elif caller is None and scope["path"] not in self._public:
                 await refuse(InvalidApiKeyError("the API key is missing or wrong"))
             elif (coding := given.get(b"content-encoding", b"identity")).lower() != b"identity":
                 shown = coding[:40].decode("latin-1")

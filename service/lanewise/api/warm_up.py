@@ -10,6 +10,7 @@ from lanewise.api.shared.state import Phase, ServerState
 from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.engine.stream import EngineError
 from lanewise.engine.text_queue import EncodingRequest
+from lanewise.text.tokenizing_error import TokenizingError
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ async def _warm_up(state: ServerState) -> None:
     began = time.monotonic()
     try:
         await _ask(state)
-    except EngineError as error:
+    except (EngineError, TokenizingError) as error:
         state.failure = f"the warm-up request failed: {error}"
         logger.error("%s", state.failure)
         return
@@ -52,7 +53,7 @@ async def _warm_up(state: ServerState) -> None:
 async def _try_again(state: ServerState) -> None:
     try:
         await _ask(state)
-    except EngineError as error:
+    except (EngineError, TokenizingError) as error:
         logger.warning("the server's own request failed: %s", error)
 
 

@@ -53,6 +53,7 @@ class Replica:
             config.write_text(json.dumps(dict(settings)))  # JSON is YAML; keys are no arguments
             command = [sys.executable, "-m", "lanewise.cluster.child", str(os.getpid()), "serve"]
             command += ["--config", str(config), "--host", HOST, "--port", str(self._port)]
+            command += ["--allowed-hosts", "*"]  # it gets the names by which the cluster is asked
             # For the kernel this thread is the parent: the event loop's, which lives to the end.
             self._process = subprocess.Popen(command)
             self._wait_until_ready(start_s)

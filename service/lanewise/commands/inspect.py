@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from lanewise.host import default_threads, format_size
 from lanewise.loading.checkpoint import Checkpoint, Converted, ModelFileError
@@ -28,6 +29,7 @@ from lanewise.loading.quantization import find_quantization
 from lanewise.loading.safetensors import DTYPES, SafetensorsFile
 from lanewise.loading.weights_files import open_weights
 from lanewise.settings import InspectSettings
+from lanewise.told import told
 from lanewise_quantizer.quantize import check_finite
 from lanewise_quantizer.storage import checksum, decode_rows
 
@@ -234,7 +236,7 @@ def show(report: dict[str, Any]) -> None:
     for tensor in report["tensors"]:
         shape = " x ".join(map(str, tensor["shape"]))
         bits = _bits(tensor["bits_per_weight"])
-        table.add_row(tensor["name"], tensor["type"], shape, str(tensor["bytes"]), bits)
+        table.add_row(Text(told(tensor["name"])), tensor["type"], shape, str(tensor["bytes"]), bits)
     console.print(table, soft_wrap=True)
     console.print()
     for name, row in report["types"].items():
@@ -247,9 +249,9 @@ def show(report: dict[str, Any]) -> None:
         show_outliers(console, report)
     if "problems" in report:
         for line in report["problems"] or ["checked: all weights are sound"]:
-            console.print(line, soft_wrap=True, markup=False)
+            console.print(told(line), soft_wrap=True, markup=False)
         if reason := report.get("not_run"):
-            console.print(f"a step was not tried: {reason}", soft_wrap=True, markup=False)
+            console.print(told(f"a step was not tried: {reason}"), soft_wrap=True, markup=False)
 
 
 def show_outliers(console: Console, report: dict[str, Any]) -> None:

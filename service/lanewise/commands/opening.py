@@ -25,6 +25,7 @@ from lanewise.runtime.cpu import set_fetch_ahead
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes
 from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
+from lanewise.told import told
 from lanewise.topology import Placement, place
 
 
@@ -41,7 +42,7 @@ class Opened:
 
 def warn(sentence: str) -> None:
     """Tell the user on stderr what is not an error."""
-    print(f"lanewise: warning: {sentence}", file=sys.stderr)
+    print(f"lanewise: warning: {told(sentence)}", file=sys.stderr)
 
 
 def threads_of(settings: ComputeSettings) -> int:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # library's limits allow thirty times as much. What is more adds up, what is less is taken off.
 TOKEN_S = 0.003
 MAX_DEBT_S = 0.25  # of all texts of a grammar
+# Of rules that can be read in many ways the cost grows with the text, slowly and then at once: what
+# is many times a text's first tokens' is too much before it is that much.
+FIRST, GROWTH, LEAST_S = 32, 4, 0.001
 # What one look at the clock may count: a guest takes the time that its host stopped it for as
 # processor time, and no grammar is condemned for that. One that is heavy is so again and again.
 MAX_LOOK_S = 0.03
@@ -71,6 +74,7 @@ class Constraint:
         self.finished = False
         self.may_stop = True  # whether the next draw may end an answer that could go on
         self._failure: ConstraintError | None = None  # of the last mask
+        self._n_weighed, self._first_s = 0, 0.0  # of the first tokens
         self._numbers = grammar.numbers
         self._end = b"" if self._numbers is None else self._numbers.start  # of the text so far
 
@@ -212,7 +216,13 @@ class Constraint:
         grammar = self._grammar
         if grammar.debt_s <= MAX_DEBT_S:  # else it stays what it is
             took = min(time.thread_time() - began, MAX_LOOK_S)
-            grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * TOKEN_S)
+            each = TOKEN_S
+            if self._n_weighed < FIRST:
+                self._n_weighed += n_tokens
+                self._first_s += took
+            else:
+                each = min(TOKEN_S, max(LEAST_S, GROWTH * self._first_s / self._n_weighed))
+            grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * each)
 
     def _reason(self) -> str:
         # Only the first line: the rest shows the library's state.

@@ -194,15 +194,23 @@ class Pacer:
         self.cost = SizeCost()
         self._target_s = target_s
 
-    def spare_tokens(self, decodes: Work, context: int) -> int:
-        """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes."""
+    def spare_tokens(self, decodes: Work, context: int, prompts: Work | None = None) -> int:
+        """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes.
+
+        The step has ``prompts`` too.
+        """
+        n_before = 0 if prompts is None else prompts.rows
+        others = decodes
+        if prompts is not None:
+            others = Work(decodes.rows + n_before, decodes.attended + prompts.attended)
         if not decodes.rows:
             if not self.cost.is_known:
                 return MAX_CHUNK
-            return max(ALONE_ROWS, self.cost.rows_within(ALONE_S, decodes, context))
+            within = self.cost.rows_within(ALONE_S, others, context)
+            return max(ALONE_ROWS - n_before, within)
         within = 0
         if self.cost.is_known:
             least_s = (1 + MIN_SHARE) * self.cost.seconds(decodes)
-            within = self.cost.rows_within(AIM * self._target_s, decodes, context, least_s)
+            within = self.cost.rows_within(AIM * self._target_s, others, context, least_s)
         least = -(-(decodes.rows + MIN_CHUNK) // TILE) * TILE - decodes.rows
-        return max(least, within)
+        return max(least - n_before, within)

@@ -99,6 +99,7 @@ class Scheduler:
             else:
                 prompts.append(sequence)
         prompts.sort(key=self._shares.rank)
+        budget.n_decodes = len(budget.turns)
         if self._pacer is not None and (prompts or self.waiting):
             context = prompts[0].n_cached if prompts else 0
             decodes = self.work_of(budget.turns)
@@ -106,11 +107,22 @@ class Scheduler:
         for sequence in prompts:
             if not preempted:
                 admitted += self._admit(budget, before=self._shares.rank(sequence))
+            self._pace(budget, sequence)
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+
+    def _pace(self, budget: Budget, sequence: Sequence) -> None:
+        """Leave to a prompt behind others what its own tokens cost: each attends to all before."""
+        turns = budget.turns
+        if self._pacer is None or len(turns) == budget.n_decodes:
+            return
+        decodes = self.work_of(turns[: budget.n_decodes])
+        beside = self.work_of(turns[budget.n_decodes :])
+        context = self._windows.seen(sequence.n_cached)
+        budget.leave(self._pacer.spare_tokens(decodes, context, beside))
 
     def _step_of(self, sequence: Sequence, preempted: list[Sequence]) -> Step:
         """A step of one sequence alone."""
@@ -383,6 +395,7 @@ class Scheduler:
                 break
             self._start(sequence, prefix)
             admitted.append(sequence)
+            self._pace(budget, sequence)
             budget.spend_on(sequence)
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)

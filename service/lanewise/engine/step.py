@@ -81,6 +81,7 @@ class Budget:
         self.logits = logits
         self._cut = cut
         self.turns: list[Turn] = []
+        self.n_decodes = 0  # of these, which come first
 
     @property
     def is_left(self) -> bool:

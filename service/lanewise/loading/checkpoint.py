@@ -14,10 +14,14 @@ from typing import Any
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.sentences import SentenceModel
+from lanewise.told import told
 
 
 class ModelFileError(Exception):
     """A model file cannot be used; the message names the file, the field and its value."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(told(message))  # values may be of any length, and have any characters
 
 
 class Role(IntEnum):

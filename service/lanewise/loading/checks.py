@@ -279,10 +279,11 @@ def latent_faults(attention: Attention, config: ModelConfig) -> Iterable[str]:
         gates
         or plain
         or attention.value_norm
+        or attention.qkv_clip
         or attention.qk_norm != "none"
         or attention.kv_layer is not None
     ):
-        yield "latent attention beside biases, norms, gates, slopes or keys of other layers"
+        yield "latent attention beside biases, norms, gates, clips, slopes or keys of other layers"
     if config.pooling is not None:
         yield "latent attention in a model that is pooled"
 

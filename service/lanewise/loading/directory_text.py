@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "tokenizer_config.json"
 SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -33,20 +36,24 @@ def special_tokens(path: Path, json_files: Files) -> dict[str, str]:
     return special
 
 
+def warn_of_no_token(source: str, token_id: int, count: int) -> None:
+    """Say that a file names a token by the number of none, which counts as nothing said."""
+    logger.warning("%s: %d is none of the %d tokens; passed over", source, token_id, count)
+
+
 def end_ids(path: Path, json_files: Files, vocab_size: int) -> list[int]:
-    """Return the ids of the tokens that end answers, each once."""
+    """Return the ids of the tokens that end answers, each once; numbers of no token are none."""
     ids: list[int] = []
     for name in ("config.json", "generation_config.json"):
         value = json_files.get(name, {}).get("eos_token_id")
         for item in value if isinstance(value, list) else [value]:
             if item is None:
                 continue
-            if type(item) is not int or not 0 <= item < vocab_size:
-                raise ModelFileError(
-                    f"{path}/{name}: eos_token_id: {item!r} is not one of the"
-                    f" {vocab_size} token ids"
-                )
-            if item not in ids:
+            if type(item) is not int:
+                raise ModelFileError(f"{path}/{name}: eos_token_id: {item!r} is no token's number")
+            if not 0 <= item < vocab_size:
+                warn_of_no_token(f"{path}/{name}: eos_token_id", item, vocab_size)
+            elif item not in ids:
                 ids.append(item)
     return ids
 

@@ -10,7 +10,7 @@ from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
 from lanewise.loading.checks import check_program
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling
-from lanewise.loading.families.gguf import ROPE_TENSORS
+from lanewise.loading.families.gguf import ROPE_TENSORS, with_heads_apart
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
@@ -57,7 +57,7 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)
-        named = family.gguf_tensors(sources, config)
+        named = family.gguf_tensors(with_heads_apart(sources, config), config)
         tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)

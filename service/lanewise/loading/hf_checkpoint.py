@@ -21,6 +21,7 @@ from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized_sources import made_plain
+from lanewise.loading.reference import config_fields
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_fields, text_tensors
 from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
@@ -86,8 +87,7 @@ def family_of(config: Fields) -> tuple[Family, Fields]:
     """Return the family of a config.json, and the fields that describe its language model."""
     fields = text_fields(config)
     family = hf_family(fields.text("model_type"), fields.source)
-    given = {key: value for key, value in fields.values.items() if value is not None}
-    return family, fields.replacing({**family.defaults, **given})
+    return family, Fields(fields.values, fields.source, config_fields(family.name))
 
 
 def read_program(
@@ -97,7 +97,7 @@ def read_program(
     has_embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][HF] in sources
     sources = with_embedding(sources, HF)
     model = check_program(family.from_hf(fields, sources), fields.source)
-    refuse_unknown_config(fields, family.harmless)
+    refuse_unknown_config(fields, family.name, family.harmless)
     if not has_embedding:
         return replace(model, tied_embeddings=True), sources
     return settle_head(model, sources)

@@ -53,16 +53,22 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """Typed access to a JSON object or GGUF metadata, which remembers what was read."""
+    """Typed access to a JSON object or GGUF metadata, which remembers what was read.
 
-    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+    ``meanings`` says what fields mean that a file leaves out, before what a reader would take.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], source: str, meanings: Mapping[str, Any] | None = None
+    ) -> None:
         self.values = values
         self.source = source
+        self.meanings = meanings or {}
         self._read: set[str] = set()
 
     def replacing(self, values: Mapping[str, Any]) -> Fields:
         """Return the fields with some other values; what is read of one is read of both."""
-        other = Fields({**self.values, **values}, self.source)
+        other = Fields({**self.values, **values}, self.source, self.meanings)
         other._read = self._read
         return other
 
@@ -70,6 +76,11 @@ class Fields:
         """Return a value as it is; None if it is missing."""
         self._read.add(key)
         return self.values.get(key)
+
+    def meant(self, key: str) -> Any:
+        """Return a value, or what is meant where the file leaves it out; null stays None."""
+        value = self.raw(key)
+        return self.meanings.get(key) if key not in self.values else value
 
     def ignore(self, *keys: str) -> None:
         """Count fields as read whose values do not matter, or are known by other means."""
@@ -96,7 +107,7 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """Return a whole number of at least ``least``; null counts as missing."""
-        value = self.raw(key)
+        value = self.meant(key)
         if value is None and default is not None:
             return default
         if type(value) is not int or not least <= value < 2**31:
@@ -108,7 +119,7 @@ class Fields:
 
         With ``zero``, 0 is one too.
         """
-        value = self.raw(key)
+        value = self.meant(key)
         if value is None and default is not None:
             return default
         is_number = isinstance(value, int | float) and type(value) is not bool
@@ -118,7 +129,7 @@ class Fields:
 
     def flag(self, key: str, default: bool) -> bool:
         """Return true or false; null counts as missing."""
-        value = self.raw(key)
+        value = self.meant(key)
         if value is None:
             return default
         if type(value) is not bool:
@@ -127,7 +138,7 @@ class Fields:
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a string; null counts as missing."""
-        value = self.raw(key)
+        value = self.meant(key)
         if value is None and default is not None:
             return default
         if type(value) is not str:

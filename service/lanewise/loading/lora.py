@@ -203,8 +203,11 @@ class _Scales:
             raise self._settings.fail(key, "an object of module names and numbers")
         for name in values:
             # PEFT reads regular expressions; names with dots in them are what people write.
-            if not re.fullmatch(r"\^?[\w.]+", name):
-                raise self._settings.fail(key, "an object whose keys are names of modules")
+            if not re.fullmatch(r"\^?[\w.]+\$?", name):
+                raise ModelFileError(
+                    f"{self._settings.source}: {key}: {name!r} is a regular expression, which is"
+                    " not supported; the names of modules, or their ends, are accepted"
+                )
         numbers = Fields(values, f"{self._settings.source}: {key}")
         return [(name, numbers.number(name)) for name in values]
 
@@ -222,10 +225,8 @@ class _Scales:
 def _matching(patterns: list[tuple[str, float]], module: str, default: float) -> float:
     """The number of the first pattern that is the module's name or the end of it, as in PEFT."""
     for pattern, number in patterns:
-        if pattern.startswith("^"):
-            if module.startswith(pattern[1:]):
-                return number
-        elif module == pattern or module.endswith("." + pattern):
+        name = pattern.removesuffix("$")
+        if module == name.removeprefix("^") or module.endswith(f".{name}"):
             return number
     return default
 

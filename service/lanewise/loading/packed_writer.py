@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,15 @@ def write_packed(
     return size
 
 
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Have the system's errors name the file: those of a write, such as of a full disk, do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
+
+
 def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
     """Return config.json: that of the source if it had one, and the model config as it is."""
     config = checkpoint.config
@@ -89,7 +98,8 @@ def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
             write_json(folder / name, files.json_files[name])
     for name, text in files.text_files.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8", newline="")
+        with errors_named(folder / name):
+            (folder / name).write_text(text, encoding="utf-8", newline="")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -99,7 +109,8 @@ def write_json(path: Path, value: Any) -> None:
         text = json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         text = json.dumps(value).encode()
-    path.write_bytes(text)
+    with errors_named(path):
+        path.write_bytes(text)
 
 
 def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
@@ -153,7 +164,7 @@ def header_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
 def write_blocks(path: Path, parts: Iterable[memoryview]) -> None:
     """Write a file in whole blocks of 2 MiB, which the page cache can then keep in huge pages."""
     at = 0
-    with path.open("wb", buffering=HUGE_PAGE) as file:
+    with errors_named(path), path.open("wb", buffering=HUGE_PAGE) as file:
         for part in parts:
             while part.nbytes:
                 piece = part[: HUGE_PAGE - at % HUGE_PAGE]

@@ -77,6 +77,8 @@ def _further_attention(attention: Attention) -> Iterator[str]:
         yield "LayerNorm of queries and keys"
     if attention.score_softcap:
         yield "capped scores"
+    if attention.qkv_clip:
+        yield "clipped queries, keys and values"
     if attention.values_are_keys:
         yield "values that are keys"
     if attention.value_norm:

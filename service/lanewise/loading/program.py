@@ -63,6 +63,7 @@ class Attention:
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
     values_are_keys: bool = False  # V is what K is before its norm and its turn
     value_norm: bool = False  # RMSNorm over each head of V, without weights
+    qkv_clip: float = 0.0  # 0, or Q and K are limited to it before they turn, V before its norm
     kv_layer: int | None = None  # an earlier layer, whose K and V are read; None: its own
     # Latent attention (MLA), where there is a latent_rank. Of (c, r), a product of the input, a
     # token keeps one row for all heads: norm(c), then r, which turns. The last rope_dim values of

@@ -10,6 +10,7 @@ from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.formats import round_to_f32
+from lanewise.loading.harmless import refuse_unknown_settings
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Rope
 
@@ -73,8 +74,6 @@ def read_rope(
         )
     context = config.integer("max_position_embeddings")
     plain = Rope(round_to_f32(theta), rotated)
-    if kind in ("default", "dynamic", "linear"):
-        settings.ignore("original_max_position_embeddings")
     if kind == "dynamic":  # which only changes what lies beyond the context
         settings.ignore("factor")
     if kind in ("default", "dynamic"):
@@ -95,8 +94,8 @@ def read_rope(
         raise ModelFileError(
             f"{settings.source}: rope_type {kind!r} is not supported; accepted are {ACCEPTED}"
         )
-    settings.ignore("type", "finetuned", "max_position_embeddings", *own)
-    settings.refuse_unread()
+    settings.ignore("type", *own)
+    refuse_unknown_settings(settings, LONGROPE[0] if kind in LONGROPE else kind)
     return found
 
 

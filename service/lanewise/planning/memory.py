@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lanewise import host
 from lanewise.engine.config import SchedulerConfig
 from lanewise.engine.states import blocks_per_snapshot
+from lanewise.held import held_within
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 
@@ -72,6 +73,7 @@ def plan_memory(
         max_model_len=config.max_model_len,
         sequence_blocks=user_blocks,
         states=host.StateSizes(layout.place_bytes(max_draft), None, blocks_per_snapshot(layout)),
+        held_bytes=held_within(limit).n_bytes,
     )
     return MemoryPlan(
         limit=limit,

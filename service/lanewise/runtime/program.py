@@ -124,7 +124,14 @@ class NativeProgram:
 
     def _attention(self, attention: Attention, out: Any) -> None:
         lib = self._native.lib
-        for name in ("n_heads", "n_kv_heads", "head_dim", "score_scale", "score_softcap"):
+        for name in (
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "score_scale",
+            "score_softcap",
+            "qkv_clip",
+        ):
             setattr(out, name, getattr(attention, name))
         flags = ("qkv_bias", "output_bias", "sinks", "both_ways", "output_gate")
         for name in ("latent_rank", "rope_dim", "value_dim", "query_rank", "latent_eps"):

@@ -55,12 +55,12 @@ class Sandbox:
         """The process that workers are forked from, if there is one."""
         return None if self._zygote is None else self._zygote.pid
 
-    async def prepare(self, set_up: Mapping[str, Any]) -> None:
-        """Make what every worker shall have; it must be known to be harmless."""
+    async def prepare(self, set_up: Mapping[str, Any], limits: Limits) -> None:
+        """Make what every worker shall have, within limits; it must be known to be harmless."""
         try:
             zygote = await self._running()
             for key, value in set_up.items():
-                await zygote.prepare(key, value)
+                await zygote.prepare(key, value, limits.cpu_s, limits.memory)
         except ProcessGoneError as error:
             raise SandboxError("stopped" if self._is_closed else "busy", str(error)) from error
 

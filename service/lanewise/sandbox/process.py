@@ -161,10 +161,14 @@ class Zygote:
         """Wait for a worker that has been killed; its status as ``os.waitpid`` gives it."""
         return int((await self._ask({"do": "reap", "pid": pid}))["status"])
 
-    async def prepare(self, key: str, value: Any) -> None:
-        """Make what later workers shall have from the start, and what is known to be harmless."""
+    async def prepare(self, key: str, value: Any, cpu_s: float, memory: int) -> None:
+        """Make what later workers shall have from the start, and what is known to be harmless.
+
+        What takes longer all the same ends the zygote; another makes its workers without it.
+        """
         if key not in self.made:
-            reply = await self._ask({"do": "prepare", "key": key, "value": value})
+            within = {"cpu_s": cpu_s, "memory": memory}
+            reply = await self._ask({"do": "prepare", "key": key, "value": value} | within)
             if "error" in reply:
                 raise ProcessGoneError(f"{key.partition(' ')[0]}: {reply['error']}")
             self.made.add(key)

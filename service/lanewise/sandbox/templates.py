@@ -24,12 +24,13 @@ class TemplateService:
         """ChatTemplateError if a template cannot be compiled; ``render`` says so from then on."""
         job = pack_job("check", {"template": _key(template)})
         try:
+            template.check_lengths()
             took = await self._run(template, job, client=0)
         except ChatTemplateError as error:
             self._failures[template.digest] = str(error)
             raise
         if took["n_bytes"] <= LARGEST_KEPT_BYTES and took["cpu_s"] <= MAX_KEPT_S:
-            await self._sandbox.prepare(_set_up(template))
+            await self._sandbox.prepare(_set_up(template), self._sandbox.templates.limits)
 
     async def render(self, template: ChatTemplate, packed: bytes, client: int) -> str:
         """The text of a conversation that ``pack_conversation`` packed.

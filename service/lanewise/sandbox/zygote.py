@@ -3,17 +3,22 @@
 It is started by the server as a new program and has one thread, so forking it is safe, which
 forking the server would not be. Its standard input is a socket to the server; it ends when that
 closes. It does nothing but what is asked: fork a worker, wait for one that has ended, and make
-something that later workers shall have from the start, once it is known to be harmless.
+something that later workers shall have from the start, once it is known to be harmless. Limits
+hold for that too: what is over its time ends this process, and the server starts another.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from lanewise.sandbox import wire, worker
+from lanewise.sandbox.memory import virtual_bytes
 
 
 def main() -> None:
@@ -56,8 +61,32 @@ def _fork(
 
 
 def _prepare(state: worker.State, message: dict[str, Any]) -> dict[str, Any]:
+    error: str | None = f"needs more than {message['memory'] >> 20} MiB"
+    with _within(message["cpu_s"], message["memory"]), contextlib.suppress(MemoryError):
+        error = _made(state, message)
+    return {} if error is None else {"error": error}
+
+
+def _made(state: worker.State, message: dict[str, Any]) -> str | None:
     try:
         state.set_up(message["key"], message["value"])
+    except MemoryError:
+        raise
     except Exception as error:
-        return {"error": str(error)}
-    return {}
+        return str(error)
+    return None
+
+
+@contextlib.contextmanager
+def _within(cpu_s: float, memory: int) -> Iterator[None]:
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = virtual_bytes() + memory
+    if before != resource.RLIM_INFINITY:
+        most = min(most, before)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))

@@ -12,6 +12,7 @@ from lanewise.engine.metrics import Metrics, ModelFacts
 from lanewise.engine.prediction_head import PredictionHead
 from lanewise.engine.states import blocks_between, blocks_per_snapshot
 from lanewise.engine.window import Windows
+from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.server.adapters import adapter_bytes
@@ -38,7 +39,7 @@ def make_engine(
 ) -> Engine:
     """The engine with its session; the KV cache takes what memory the settings leave it."""
     cache = plan_cache(settings, model, draft, limit, adapters)
-    config = engine_config(settings, model, tokenizer, threads, cache)
+    config = engine_config(settings, model, tokenizer, threads, cache, limit)
     session = Session(
         model,
         threads=threads,
@@ -124,6 +125,7 @@ def plan_cache(
             settings.snapshot_memory if settings.prefix_cache else 0,
             blocks_per_snapshot(layout),
         ),
+        held_bytes=_held_bytes(settings),
     )
     _warn_of_too_much(kv, packed_bytes, limit)
     max_model_len = windows.longest(kv.blocks, asked or context)
@@ -164,6 +166,12 @@ def plan_cache(
     )
 
 
+def _held_bytes(settings: Settings) -> int:
+    """What requests may hold, by settings that were made for this machine."""
+    kept = settings.grammar_cache_memory + settings.response_store_bytes
+    return (settings.request_memory or 0) + kept + TEXTS
+
+
 def _warn_of_too_much(kv: host.KvChoice, packed_bytes: int, limit: host.MemoryLimit) -> None:
     """Say so when there is no memory for the cache that was asked for."""
     if kv.n_bytes + kv.state_bytes + packed_bytes > limit.n_bytes:
@@ -176,11 +184,16 @@ def _warn_of_too_much(kv: host.KvChoice, packed_bytes: int, limit: host.MemoryLi
 
 
 def engine_config(
-    settings: Settings, model: Model, tokenizer: Tokenizer, threads: int, cache: CachePlan
+    settings: Settings,
+    model: Model,
+    tokenizer: Tokenizer,
+    threads: int,
+    cache: CachePlan,
+    limit: host.MemoryLimit,
 ) -> EngineConfig:
     """What the engine may use, in its own terms."""
     has_spare_cpu = host.has_spare_cpu(threads)
-    rows = LOGITS_BYTES // (4 * model.config.vocab_size)
+    rows = min(LOGITS_BYTES, limit.n_bytes // 16) // (4 * model.config.vocab_size)
     return EngineConfig(
         n_blocks=cache.blocks,
         max_model_len=cache.max_model_len,

@@ -18,7 +18,7 @@ from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.state import ModelCard, Phase, ServerState
-from lanewise.api.shared.workers import Workers
+from lanewise.api.shared.workers import INLINE_SIZE, Workers
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.loading.lora import files_under
@@ -73,7 +73,7 @@ def serve(
             ),
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
-            workers=Workers(host.give_back_memory),
+            workers=Workers(host.give_back_memory, 0 if tokenizer.is_limited else INLINE_SIZE),
             step_timeout_s=settings.step_timeout_s,
             api_keys=settings.api_key,
             share_prefix_cache=settings.share_prefix_cache,

@@ -12,10 +12,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lanewise import host
 from lanewise.api.observing.logs import set_up_logging
+from lanewise.held import held_within
 from lanewise.server.listener import bind, raise_file_limit
 from lanewise.server.opening import open_model
 from lanewise.settings import (
@@ -42,16 +44,44 @@ def run(settings: Settings) -> int:
     with bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
+        settings = within_memory(settings, limit)
         model, text = open_model(settings, threads, limit)
         from lanewise.server import serve
 
         return serve.serve(settings, model, text, threads, limit, listener)
 
 
+def within_memory(settings: Settings, limit: host.MemoryLimit) -> Settings:
+    """The settings with what requests may hold on this machine; what is lowered is said."""
+    held = held_within(
+        limit,
+        requests=settings.request_memory,
+        grammars=settings.grammar_cache_memory,
+        responses=settings.response_store_bytes,
+        body=settings.max_body_bytes,
+    )
+    for name, now in (
+        ("grammar_cache_memory", held.grammars),
+        ("response_store_bytes", held.responses),
+    ):
+        if now < (asked := getattr(settings, name)):
+            logger.warning(
+                "%s is lowered from %s to %s: there are %s in all (%s)",
+                *(name, host.format_size(asked), host.format_size(now)),
+                *(host.format_size(limit.n_bytes), limit.reason),
+            )
+    return replace(
+        settings,
+        request_memory=held.requests,
+        grammar_cache_memory=held.grammars,
+        response_store_bytes=held.responses,
+    )
+
+
 def _check(settings: Settings) -> None:
-    if settings.max_pending_body_bytes < settings.max_body_bytes:
+    if settings.request_memory is not None and settings.request_memory < settings.max_body_bytes:
         raise SettingsError(
-            f"max_pending_body_bytes is {settings.max_pending_body_bytes}; "
+            f"request_memory is {settings.request_memory}; "
             f"accepted: at least max_body_bytes = {settings.max_body_bytes}"
         )
     if settings.max_seqs > settings.max_step_tokens:

@@ -14,8 +14,9 @@ GROUPS = {
         "snapshot_memory",
     ),
     "network": (
-        *("host", "port", "cors_origins", "max_connections", "max_head_bytes", "max_body_bytes"),
-        *("max_pending_body_bytes", "head_timeout_s", "body_timeout_s", "send_timeout_s"),
+        *("host", "port", "cors_origins", "allowed_hosts", "max_connections", "max_head_bytes"),
+        *("max_body_bytes", "request_memory", "head_timeout_s", "body_timeout_s"),
+        "send_timeout_s",
     ),
     "keys": (
         *("api_key", "api_key_file", "admin_api_key", "admin_api_key_file"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 # What vLLM, llama.cpp and Ollama call it, flags without dashes and variables without their prefix.
 RENAMED = {
+    "max_pending_body_bytes": "request_memory",  # ours, before
     # vLLM
     "max_num_seqs": "max_seqs",
     "max_num_batched_tokens": "max_step_tokens",
@@ -18,6 +19,7 @@ RENAMED = {
     "enable_lora": "lora",
     "speculative_config": "draft",
     "allowed_origins": "cors_origins",
+    "trusted_hosts": "allowed_hosts",
     "download_dir": "model",
     "uvicorn_log_level": "log_level",
     # llama.cpp

@@ -300,12 +300,12 @@ class Settings(ModelSettings):
             SECONDS, "time in which a client must take 16 KiB of its answer, or all; 0 = any"
         ),
     )
-    max_pending_body_bytes: int = field(
-        default=256 * MIB,
+    request_memory: int | None = field(
+        default=None,
         metadata=knob(
             SIZE,
-            "bytes of bodies of all requests that are not admitted yet, beyond 64 KiB of each,"
-            " before more get status 503",
+            "memory of what all requests hold, bodies and what is made of them, beyond 64 KiB of"
+            " each, before more get status 503; from the memory limit when not given",
         ),
     )
     max_grammar_bytes: int = field(
@@ -385,13 +385,13 @@ class Settings(ModelSettings):
         default=None, metadata=knob(TEXT, "file with such keys, one a line")
     )
     allow_high_priority: bool = field(
-        default=False,
-        metadata=knob(
-            ON_OFF, "every request may have a priority below 0 and go before those without"
-        ),
+        default=False, metadata=knob(ON_OFF, "any request may have a priority below 0")
     )
     cors_origins: tuple[str, ...] = field(
-        default=("*",), metadata=knob(TEXTS, "web origins that may call the API")
+        default=(), metadata=knob(TEXTS, "web origins whose pages may call the API, * for all")
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(), metadata=knob(TEXTS, "names by which it may be asked, * for any")
     )
     chat_template: str | None = field(
         default=None,

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.text.limited_tokenizer import LimitedTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,14 @@ END_OF_TURN = (
 HARMONY_ENDS = ("<|return|>", "<|call|>")
 
 Made = TypeVar("Made")
+Library = Tokenizer | LimitedTokenizer
 
 
 @dataclass(frozen=True)
 class Backend:
     """A tokenizer of either origin."""
 
-    tokenizer: Tokenizer
+    tokenizer: Library
     ids: Collection[int]  # every id that stands for a token
     bos_id: int | None
     eos_ids: frozenset[int]
@@ -51,7 +53,7 @@ class Backend:
     word_pieces: bool = False  # WordPiece: ## goes on with a word, all others begin one
 
 
-def end_of_turn_ids(tokenizer: Tokenizer) -> set[int]:
+def end_of_turn_ids(tokenizer: Library) -> set[int]:
     """Return the added tokens that end a turn by convention."""
     ids = {token.content: i for i, token in tokenizer.get_added_tokens_decoder().items()}
     names: set[str] = set(END_OF_TURN)

@@ -25,6 +25,8 @@ Message = Mapping[str, Any]
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
+MAX_CHARACTERS = 1 << 20  # of a template; published ones have up to 60,000
+
 NULL = object()  # of a content, for the few templates that ask whether it is none
 
 
@@ -54,10 +56,28 @@ class ChatTemplate:
         """Return the text of the template used with or without tools."""
         return self.sources[self._choose(tools)]
 
+    @property
+    def shown(self) -> str | None:
+        """The text of the usual template; None if there is none that can be used."""
+        try:
+            return self.source()
+        except ChatTemplateError:
+            return None
+
+    def check_lengths(self) -> None:
+        """ChatTemplateError if one of the templates is too long to be looked at."""
+        for name, text in self.sources.items():
+            if len(text) > MAX_CHARACTERS:
+                raise ChatTemplateError(
+                    f"chat template {name!r} has {len(text)} characters; accepted: at most"
+                    f" {MAX_CHARACTERS}"
+                )
+
     def compile(self) -> None:
         """Compile all templates; ChatTemplateError if one cannot be compiled."""
         from lanewise.text.template_engine import compile_template
 
+        self.check_lengths()
         for name, text in self.sources.items():
             if name not in self._compiled:
                 self._compiled[name] = compile_template(name, text)
@@ -98,6 +118,7 @@ class ChatTemplate:
         return render_template(template, variables, most_characters)
 
     def _choose(self, tools: bool) -> str:
+        self.check_lengths()
         if tools and "tool_use" in self.sources:
             return "tool_use"
         if "default" in self.sources:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.sentences import TokenVectors
+from lanewise.text.backend import Library
 from lanewise.text.whole_texts import Ids, WholeText
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class ComparedTokens:
 
 
 def compared_tokens(
-    vectors: TokenVectors, library: Tokenizer, similarity: str, mask: str | None, source: str
+    vectors: TokenVectors, library: Library, similarity: str, mask: str | None, source: str
 ) -> ComparedTokens:
     """Find the tokens that are named; ``mask`` is the tokenizer's mask token.
 
@@ -92,13 +93,13 @@ def compared_tokens(
     )
 
 
-def _ids(words: Sequence[str], library: Tokenizer) -> Ids:
+def _ids(words: Sequence[str], library: Library) -> Ids:
     """The tokens of words that are one; no unknown token, which others are too."""
     found = [token for word in words if (token := library.token_to_id(word)) is not None]
     return np.array(sorted(found), np.uint32)
 
 
-def _make_control(library: Tokenizer, prefix: str) -> None:
+def _make_control(library: Library, prefix: str) -> None:
     """Have a prefix, or its first word, be read as the token that it is in the vocabulary.
 
     Files may have it as a word that the normalizer or the splitting of words would take apart.
@@ -107,6 +108,6 @@ def _make_control(library: Tokenizer, prefix: str) -> None:
         token = library.token_to_id(name)
         if token is None:
             continue
-        if library.encode(name, add_special_tokens=False).ids != [token]:
+        if list(library.encode(name, add_special_tokens=False).ids) != [token]:
             library.add_special_tokens([AddedToken(name, normalized=False, special=True)])
         return

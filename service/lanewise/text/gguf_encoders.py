@@ -9,6 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from lanewise.loading.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import build
 from lanewise.text.gguf_vocabulary import SPACE, Vocabulary
+from lanewise.text.tokenizer_doubts import LONGEST_PIECE, charsmap_doubt
 
 GOES_ON = "##"
 # What the public converter names them by, where metadata does not.
@@ -56,6 +57,7 @@ def _word_piece_token(text: str) -> str:
 
 def unigram(vocabulary: Vocabulary) -> Tokenizer:
     """SentencePiece's pieces with probabilities, of which the likeliest cut of a text is taken."""
+    vocabulary.check_lengths(LONGEST_PIECE)
     pieces = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
     unknown = vocabulary.ids.get(_special(vocabulary, "unknown", UNIGRAM_NAMES))
     has_bytes = TokenType.BYTE in vocabulary.types
@@ -69,6 +71,8 @@ def unigram(vocabulary: Vocabulary) -> Tokenizer:
     steps: list[normalizers.Normalizer] = []
     if charsmap:
         where = f"{vocabulary.path}: {PREFIX}precompiled_charsmap"
+        if found := charsmap_doubt(charsmap):
+            raise vocabulary.error("precompiled_charsmap", found)
         steps.append(build(where, lambda: normalizers.Precompiled(charsmap)))
     if vocabulary.get("remove_extra_whitespaces", bool, default=True):
         # Spaces alone: the map has made them of all others.

@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.gguf_text import PREFIX, TEXT_KEYS, TokenType, template_keys
-from lanewise.text.backend import Backend
+from lanewise.text.backend import Backend, Library
 from lanewise.text.hf_tokenizer import hf_backend
 from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS
 from lanewise.text.sampling_defaults import SamplingDefaults
@@ -50,7 +48,7 @@ def gguf_tokenizer(files: TokenizerFiles) -> dict[str, Any]:
     return keys | SamplingDefaults.of_model(files).gguf_metadata()
 
 
-def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]]:
+def _tokens(tokenizer: Library, vocab_size: int) -> tuple[list[str], list[int]]:
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     by_id = {token_id: text for text, token_id in vocab.items()}
     added = tokenizer.get_added_tokens_decoder()

@@ -10,11 +10,14 @@ from tokenizers.models import BPE
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.gguf_text import PREFIX, TEMPLATE, TokenType
-from lanewise.text.backend import Backend, build, end_of_turn_ids
+from lanewise.text.backend import Backend, Library, build, end_of_turn_ids
 from lanewise.text.fim import GGUF_KEYS
 from lanewise.text.gguf_encoders import put_around, unigram, word_piece
 from lanewise.text.gguf_vocabulary import CONTROL_TYPES, LITERAL_TYPES, SPACE, Vocabulary
-from lanewise.text.pre_tokenizers import DEFAULT, PRE_TOKENIZERS
+from lanewise.text.limited_tokenizer import LimitedTokenizer
+from lanewise.text.pre_tokenizers import DEFAULT, LINEAR, PIECES, PRE_TOKENIZERS, PreTokenizer
+
+LONGEST_PIECE = 1024  # characters: all their cuts are tried
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +26,14 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
     """Return the tokenizer that GGUF metadata describes."""
     vocabulary = Vocabulary(files)
     model = vocabulary.get("model", str)
+    if model == "gpt2" and vocabulary.metadata.get(f"{PREFIX}pre") in PIECES:
+        model = "gemma4"
     if model == "gpt2":
         tokenizer, add_bos = _byte_level(vocabulary)
     elif model == "llama":
         tokenizer, add_bos = _sentencepiece(vocabulary), True
     elif model == "gemma4":
-        tokenizer, add_bos = _gemma4(vocabulary), True
+        tokenizer, add_bos = _gemma4(vocabulary), vocabulary.get("model", str) != "gpt2"
     elif model == "bert":
         tokenizer, add_bos = word_piece(vocabulary), False
     elif model == "t5":
@@ -39,6 +44,9 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
     _add_tokens(tokenizer, vocabulary)
     add_bos = vocabulary.get("add_bos_token", bool, default=add_bos)
     put_around(tokenizer, vocabulary, add_bos)
+    library: Library = tokenizer
+    if model == "gpt2" and not LINEAR.issuperset(_way_of_cutting(vocabulary).patterns):
+        library = LimitedTokenizer.of(tokenizer.to_str(), str(vocabulary.path))
     tokens = vocabulary.tokens
     eos = {
         token_id
@@ -51,7 +59,7 @@ def gguf_backend(files: TokenizerFiles) -> Backend:
         if (token_id := vocabulary.token_id(f"{key}_token_id")) is not None
     }
     return Backend(
-        tokenizer=tokenizer,
+        tokenizer=library,
         ids=range(len(tokens)),  # added tokens are among them
         bos_id=vocabulary.token_id("bos_token_id"),
         eos_ids=frozenset(eos | end_of_turn_ids(tokenizer)),
@@ -74,19 +82,13 @@ def _fim_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _byte_level(vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
-    name = vocabulary.get("pre", str, default=DEFAULT)
     if PREFIX + "pre" not in vocabulary.metadata:
         logger.warning(
             "%s: %spre is missing: how text is cut before merging is a guess, and answers may be"
             " worse than the model's; a newer conversion of the model says it",
             *(vocabulary.path, PREFIX),
         )
-    if name not in PRE_TOKENIZERS:
-        raise vocabulary.error(
-            "pre",
-            f"{name!r} is not supported; accepted are {', '.join(sorted(PRE_TOKENIZERS))}",
-        )
-    pre = PRE_TOKENIZERS[name]
+    pre = _way_of_cutting(vocabulary)
     merges = _merges(vocabulary)
     tokenizer = build(
         f"{vocabulary.path}: {PREFIX}merges",
@@ -102,6 +104,14 @@ def _byte_level(vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, pre.add_bos
+
+
+def _way_of_cutting(vocabulary: Vocabulary) -> PreTokenizer:
+    name = vocabulary.get("pre", str, default=DEFAULT)
+    if name not in PRE_TOKENIZERS:
+        accepted = ", ".join(sorted((*PRE_TOKENIZERS, *PIECES)))
+        raise vocabulary.error("pre", f"{name!r} is not supported; accepted are {accepted}")
+    return PRE_TOKENIZERS[name]
 
 
 def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
@@ -125,6 +135,7 @@ def _gemma4(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
+    vocabulary.check_lengths(LONGEST_PIECE)
     merges = merges_from_scores(vocabulary.tokens, vocabulary.scores(), vocabulary.types)
     return _pieces(vocabulary, "tokens", merges)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.directory_text import warn_of_no_token
 from lanewise.loading.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import warn_of_rowless
-
-logger = logging.getLogger(__name__)
-
-UNUSED = ("padding_token_id",)  # some converters write 2^32 - 1 for none
 
 SPACE = "▁"
 
@@ -41,6 +37,7 @@ class Vocabulary:
         if len(self.types) != len(self.tokens):
             raise self.error("token_type", f"{len(self.types)} entries, {len(self.tokens)} tokens")
         self.n_left_out = 0  # tokens
+        self._no_tokens: set[str] = set()  # keys that name none, which is said once
         self._leave_out_rowless(files.vocab_size)
         # Most tokens are normal: those that are not, as (id, kind).
         normal = TokenType.NORMAL.value
@@ -66,6 +63,12 @@ class Vocabulary:
             self.n_left_out = len(self.tokens) - n_rows
             self.tokens, self.types = self.tokens[:n_rows], self.types[:n_rows]
 
+    def check_lengths(self, most: int) -> None:
+        """ModelFileError if a token has more characters."""
+        index, length = max(enumerate(map(len, self.tokens)), key=lambda found: found[1])
+        if length > most:
+            raise self.error(f"tokens[{index}]", f"{length} characters; accepted: at most {most}")
+
     def error(self, key: str, problem: str) -> ModelFileError:
         """What to raise of a key."""
         return ModelFileError(f"{self.path}: {PREFIX}{key}: {problem}")
@@ -86,21 +89,24 @@ class Vocabulary:
         return list(value)
 
     def token_id(self, key: str) -> int | None:
-        """The token that a key names; None without the key."""
+        """The token that a key names; None without the key, or with the number of no token.
+
+        Some converters write 2^32 - 1 for none, or what a config says of a larger vocabulary.
+        """
         if PREFIX + key not in self.metadata:
             return None
         token_id: int = self.get(key, int)
         if not 0 <= token_id < len(self.tokens):
-            if key in UNUSED:
-                logger.info("%s: %s%s: %d is no token; ignored", self.path, PREFIX, key, token_id)
-                return None
-            raise self.error(key, f"{token_id} is not one of the {len(self.tokens)} tokens")
+            if key not in self._no_tokens:
+                self._no_tokens.add(key)
+                warn_of_no_token(f"{self.path}: {PREFIX}{key}", token_id, len(self.tokens))
+            return None
         return token_id
 
     @property
     def adds_space_prefix(self) -> bool:
         """Whether a text gets a space before its first word."""
-        return bool(self.get("add_space_prefix", bool, default=True))
+        return bool(self.get("add_space_prefix", bool, default=self.get("model", str) != "gpt2"))
 
     def scores(self) -> list[float]:
         """The score of every token."""

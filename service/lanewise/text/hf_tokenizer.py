@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from itertools import compress
 from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
-from tokenizers.normalizers import BertNormalizer
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.loading.directory_text import chat_templates, end_ids, special_tokens
 from lanewise.loading.json_files import parse_object
-from lanewise.text.backend import Backend, build, end_of_turn_ids, warn_of_rowless
+from lanewise.text.backend import Backend, Library, build, end_of_turn_ids, warn_of_rowless
+from lanewise.text.limited_tokenizer import LimitedTokenizer
+from lanewise.text.tokenizer_doubts import doubt
+
+logger = logging.getLogger(__name__)
 
 BERT_SETTINGS = {
     "do_lower_case": "lowercase",
@@ -33,9 +37,11 @@ def hf_backend(files: TokenizerFiles) -> Backend:
             " with merges.txt: no tokenizer"
         )
     parsed = parse_object(text, where)
-    if _leave_out_rowless(parsed, files.vocab_size, where):
+    config = files.json_files.get("tokenizer_config.json", {})
+    changed = _leave_out_rowless(parsed, files.vocab_size, where)
+    if _follow_config(parsed, config, where) or changed:
         text = json.dumps(parsed)
-    tokenizer = build(where, lambda: Tokenizer.from_str(text))
+    tokenizer = _make(text, parsed, where)
     model = parsed.get("model")
     model = model if isinstance(model, dict) else {}
     unknown = model.get("unk_token")
@@ -45,9 +51,6 @@ def hf_backend(files: TokenizerFiles) -> Backend:
         raise ModelFileError(f"{where}: model.unk_token: {unknown!r} is not in the vocabulary")
     if isinstance(tokenizer.model, Unigram) and model.get("unk_id") is None:
         raise ModelFileError(f"{where}: model.unk_id is missing; a Unigram vocabulary needs it")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    config = files.json_files.get("tokenizer_config.json", {})
     special = special_tokens(files.path, files.json_files)
     bos_id = _token_id(tokenizer, special.get("bos_token"))
     decoder = json.dumps(parsed.get("decoder"))
@@ -59,14 +62,15 @@ def hf_backend(files: TokenizerFiles) -> Backend:
             f"{where}: decoder {decoder[:80]} is not supported; accepted are ByteLevel,"
             " ByteFallback or Metaspace (SentencePiece), and WordPiece"
         )
-    if word_pieces:
-        _follow_config(tokenizer, config, where)
     return Backend(
         tokenizer=tokenizer,
         ids=frozenset(tokenizer.get_vocab(with_added_tokens=True).values()),
         bos_id=bos_id,
         eos_ids=frozenset(_eos_ids(files, tokenizer, special)),
-        add_bos=_adds_bos(config, tokenizer, bos_id, where),
+        add_bos=_adds_bos(
+            *(config, tokenizer, bos_id, where),
+            has_post_processor=parsed.get("post_processor") is not None,
+        ),
         byte_level=byte_level,
         strips_leading_space=word_pieces
         or (not byte_level and _strips_leading_space(parsed.get("decoder"))),
@@ -77,22 +81,37 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     )
 
 
-def _follow_config(tokenizer: Tokenizer, config: Mapping[str, Any], where: str) -> None:
-    """What tokenizer_config.json says of letters wins over tokenizer.json, as in transformers."""
-    normalizer = tokenizer.normalizer
-    if not isinstance(normalizer, BertNormalizer):
-        return
+def _make(text: str, parsed: Mapping[str, Any], where: str) -> Library:
+    """The tokenizer; in a process with limits unless all its parts are known to be cheap."""
+    if found := doubt(parsed):
+        logger.info("%s: %s is not known to be cheap: a process with limits has it", where, found)
+        return LimitedTokenizer.of(text, where)
+    tokenizer = build(where, lambda: Tokenizer.from_str(text))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _follow_config(parsed: Mapping[str, Any], config: Mapping[str, Any], where: str) -> bool:
+    """Have what tokenizer_config.json says of letters win, as in transformers; whether it did."""
+    model, normalizer = parsed.get("model"), parsed.get("normalizer")
+    if not isinstance(model, Mapping) or model.get("type", "WordPiece") != "WordPiece":
+        return False
+    if not isinstance(normalizer, dict) or normalizer.get("type") != "BertNormalizer":
+        return False
+    changed = False
     for name, attribute in BERT_SETTINGS.items():
         value = config.get(name, ...)
-        if value is ... or value == getattr(normalizer, attribute):
+        if value is ... or value == normalizer.get(attribute):
             continue
         if not isinstance(value, bool) and not (value is None and name == "strip_accents"):
             folder = where.removesuffix("tokenizer.json")
             raise ModelFileError(
                 f"{folder}tokenizer_config.json: {name}: {value!r}; true or false is needed"
             )
-        setattr(normalizer, attribute, value)
-    tokenizer.normalizer = normalizer
+        normalizer[attribute] = value
+        changed = True
+    return changed
 
 
 def _leave_out_rowless(parsed: dict[str, Any], n_rows: int, where: str) -> bool:
@@ -115,11 +134,11 @@ def _leave_out_rowless(parsed: dict[str, Any], n_rows: int, where: str) -> bool:
     return True
 
 
-def _token_id(tokenizer: Tokenizer, text: str | None) -> int | None:
+def _token_id(tokenizer: Library, text: str | None) -> int | None:
     return None if text is None else tokenizer.token_to_id(text)
 
 
-def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer, special: Mapping[str, str]) -> set[int]:
+def _eos_ids(files: TokenizerFiles, tokenizer: Library, special: Mapping[str, str]) -> set[int]:
     ids = end_of_turn_ids(tokenizer)
     token_id = _token_id(tokenizer, special.get("eos_token"))
     if token_id is not None:
@@ -128,7 +147,12 @@ def _eos_ids(files: TokenizerFiles, tokenizer: Tokenizer, special: Mapping[str, 
 
 
 def _adds_bos(
-    config: Mapping[str, Any], tokenizer: Tokenizer, bos_id: int | None, where: str
+    config: Mapping[str, Any],
+    tokenizer: Library,
+    bos_id: int | None,
+    where: str,
+    *,
+    has_post_processor: bool,
 ) -> bool:
     if bos_id is None:
         return False
@@ -139,7 +163,7 @@ def _adds_bos(
     if found[:1] == [bos_id]:
         return True
     kind = str(config.get("tokenizer_class", ""))
-    return tokenizer.post_processor is None and kind.startswith("LlamaTokenizer")
+    return not has_post_processor and kind.startswith("LlamaTokenizer")
 
 
 def _strips_leading_space(decoder: Any) -> bool:

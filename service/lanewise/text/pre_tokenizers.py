@@ -50,6 +50,12 @@ def _by_case(digits: str, *, contractions: str = "", without: str = "", slash: s
 
 TEKKEN = _by_case("")
 GPT4O = _by_case("{1,3}", contractions=CONTRACTIONS + "?")
+# Words of scripts without cases stand apart, and Han and kana.
+YOUTU = (
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c"
+    "\u3001-\u303f\ufe30-\ufe4f]+|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    _by_case("", contractions=CONTRACTIONS + "?"),
+)
 HAN = r"[\p{Han}]+"
 KIMI_K2 = (
     HAN
@@ -73,11 +79,13 @@ CASED = (
     "\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
     "\U000118a0-\U000118df\U0001e900-\U0001e943"
 )
+# \s+$, which begins anew at each space of a line that goes on; this begins where they begin.
+SPACES_AT_END = r"(?<!\s)\s+$"
 DEEPSEEK_LLM = (
     r"[\r\n]",
     rf"\s?[{CASED}]+",
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-    r"\s+$",
+    SPACES_AT_END,
     IDEOGRAPHS,
     r"\p{N}+",
 )
@@ -87,6 +95,36 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+# From the right, a group of three digits at a time.
+THREES = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+BETWEEN_THREES = r"(?=(\d{3})+(?!\d))"
+# Scripts that put no spaces between words.
+UNSPACED = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+    "\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff"
+    "\uac00-\ud7af\u1100-\u11ff]+"
+)
+SPARK = (
+    *DEEPSEEK_V3[:2],
+    DEEPSEEK_V3[2].replace(r"[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+", r"[\p{P}\p{S}]+|[\r\n]"),
+    r"\p{N}",
+)
+BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+# Blanks fall into powers of two.
+JAIS2 = LLAMA3.replace(
+    r"\s+(?!\S)|\s+",
+    "|".join(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1)) + r"|\s{1,2}(?!\S)|\s{1}",
+)
+CHAMELEON = (
+    "<sentinel:[0-9]+>",
+    "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+    r"([\t\n]|    |  )",
+    r"\p{N}",
+    r"[\p{P}!-/:-@\[-`{-~]",
+    GPT2,
+)
+# What cuts nothing but lines: the vocabulary is SentencePiece's, with merges of its own.
+PIECES = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
 DEFAULT = "default"
 # Each way of cutting with its names in tokenizer.ggml.pre.
 _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
@@ -101,7 +139,7 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((LLAMA3,)), "dbrx smaug-bpe chatglm-bpe"),
     (PreTokenizer((LLAMA3,), ignore_merges=True), "glm4 glm5"),
     (PreTokenizer((TEKKEN,), ignore_merges=True, add_bos=True), "tekken"),
-    (PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O)), "tiny_aya cohere2moe"),
+    (PreTokenizer((THREES, GPT4O)), "tiny_aya cohere2moe"),
     (PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]")), "falcon"),
     (PreTokenizer((GPT4O,)), "gpt-4o llama4 kanana2 minimax-m2 talkie"),
     (PreTokenizer((KIMI_K2,)), "kimi-k2"),
@@ -109,14 +147,14 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer((QWEN2,)), "deepseek-r1-qwen megrez stablelm2 hunyuan solar-open grok-2"),
     (PreTokenizer((r"[^\n]+|\n+", QWEN2)), "laguna"),
     (PreTokenizer((QWEN35,), nfc=True), "qwen35"),
-    (PreTokenizer((r"\p{N}{1,3}", MINICPM5)), "minicpm5"),
+    (PreTokenizer((r"\p{N}{1,3}", MINICPM5), ignore_merges=True), "minicpm5"),
     (PreTokenizer((SEED_CODER,)), "seed-coder"),
     (PreTokenizer((BAILING,)), "bailingmoe bailingmoe2 llada-moe"),
     (PreTokenizer((EXAONE_MOE,)), "exaone-moe"),
     (
         PreTokenizer((GPT2,)),
         "gpt-2 phi-2 mpt olmo jais exaone4 modern-bert granite-docling trillion gigachat mellum"
-        " a.x-4.0 jina-es jina-de jina-v2-es jina-v2-de",
+        " a.x-4.0 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe",
     ),
     (
         PreTokenizer((r"\p{N}", GPT2)),
@@ -128,8 +166,29 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
         PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", IDEOGRAPHS, r"\p{N}")),
         "deepseek-coder",
     ),
-    (PreTokenizer(DEEPSEEK_V3), "deepseek-v3 hunyuan-dense joyai-llm"),
+    (PreTokenizer(DEEPSEEK_V3), "deepseek-v3 hunyuan-dense joyai-llm hy_v4"),
+    (PreTokenizer(SPARK), "spark2_5"),
+    (PreTokenizer(YOUTU, ignore_merges=True), "youtu"),
+    (PreTokenizer((GPT4O,), ignore_merges=True), "granite-embed-multi-97m"),
+    (PreTokenizer((r"\p{N}+", BETWEEN_THREES)), "superbpe"),
+    (PreTokenizer((THREES, UNSPACED, DEEPSEEK_V3[2])), "afmoe"),
+    (PreTokenizer((BLOOM,)), "bloom poro-chat gpt3-finnish"),
+    (PreTokenizer((BLOOM, r"\p{N}")), "viking"),
+    (PreTokenizer((JAIS2,)), "jais-2"),
+    (PreTokenizer(CHAMELEON, add_bos=True), "chameleon"),
+    (PreTokenizer((QWEN2.removeprefix(CONTRACTIONS + "|"),)), "ufakzeka"),
 )
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     name: pre for pre, names in _NAMES for name in names.split()
 }
+# Those of OpenAI's vocabulary of 2022, which files of others have.
+CL100K = tuple(
+    contractions
+    + r"|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    for contractions in (CONTRACTIONS, r"'(?i:[sdmt]|ll|ve|re)")
+)
+# Regular expressions that take time in proportion to a text, whatever the text (measured).
+LINEAR = frozenset(
+    {pattern for pre in PRE_TOKENIZERS.values() for pattern in pre.patterns}
+    | {*CL100K, " {2,}", r"[^\n]+|\n+", r"[0-9][0-9][0-9]", r"\s"}
+) - {THREES, BETWEEN_THREES}

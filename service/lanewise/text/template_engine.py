@@ -1,7 +1,9 @@
 """The jinja environment of chat templates: what models expect of it, in a sandbox of names.
 
 It keeps templates from reaching into Python. How long they run and how much memory they take is for
-the process to limit in which this runs.
+the process to limit in which this runs. Compiling one computes nothing of it: what it takes is in
+proportion to its text, where the engine alone would compute all that has no variables in it, and
+take what that lacked memory for as something to be computed later.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -35,6 +38,26 @@ class _GenerationTag(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
+
+
+class _NothingComputed(CodeGenerator):
+    """Writes constants as they stand in the template; what is made of them is made when it runs."""
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        if not isinstance(node, nodes.Const | nodes.TemplateData):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+    def visit_EvalContextModifier(  # noqa: N802 (jinja2 calls it so)
+        self, node: nodes.EvalContextModifier, frame: Frame
+    ) -> None:
+        if all(isinstance(option.value, nodes.Const) for option in node.options):
+            return super().visit_EvalContextModifier(node, frame)
+        raise TemplateSyntaxError("autoescape takes true or false", node.lineno)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    code_generator_class = _NothingComputed
 
 
 class _Dict:
@@ -89,8 +112,11 @@ def _strftime_now(form: str) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    environment = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,
+        extensions=[_GenerationTag, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
     functions: dict[str, Callable[..., Any]] = {
@@ -115,7 +141,7 @@ def compile_template(name: str, text: str) -> jinja2.Template:
         raise ChatTemplateError(f"chat template {name!r}: nested too deeply") from error
     except MemoryError:
         raise
-    except Exception as error:  # constants are computed here, and can fail in any way Python can
+    except Exception as error:  # such as a number of 5,000 digits
         reason = f"{type(error).__name__}: {error}"
         raise ChatTemplateError(f"chat template {name!r}: {reason}") from error
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import tokenizers
+import numpy as np
 
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.text.backend import Backend
+from lanewise.text.backend import Backend, Library
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark
 from lanewise.text.fim import find_fim
 from lanewise.text.gguf_tokenizer import gguf_backend
 from lanewise.text.gguf_vocabulary import SPACE
 from lanewise.text.hf_tokenizer import hf_backend
+from lanewise.text.limited_tokenizer import LimitedTokenizer
+from lanewise.text.pieces import ALL, Bounds, Cutter, Encode, Piece, Tokens
 from lanewise.text.surrogates import without_surrogates
+from lanewise.text.tokenizer_copies import continuing_copy, plain_copy
+from lanewise.text.tokenizing_error import TokenizingError, panics_told
 
 # One prompt at a time gains nothing from the library's own threads, which would take cores from the
 # model's.
@@ -34,6 +37,7 @@ class Tokenizer:
 
     def __init__(self, backend: Backend, model_vocab_size: int, source: str) -> None:
         self._tokenizer = backend.tokenizer
+        self.is_limited = isinstance(backend.tokenizer, LimitedTokenizer)  # and may take its time
         self._byte_level = backend.byte_level
         self._word_pieces = backend.word_pieces
         self._raw_ids = backend.raw_ids
@@ -42,8 +46,8 @@ class Tokenizer:
         self._control = control_tokens(added, self._special_ids)
         self._token_bytes: dict[int, bytes] = {}
         self._whole_texts: dict[int, str] = {}
-        self._plain = _plain_copy(self._tokenizer)
-        self._continuing = _continuing_copy(self._plain)
+        self._plain, self._continuing = _copies(self._tokenizer)
+        self._cutter = Cutter(added.values(), self.all_token_bytes)
 
         ids = backend.ids
         self.vocab_size = max(ids, default=-1) + 1
@@ -70,40 +74,78 @@ class Tokenizer:
         backend = gguf_backend(files) if files.gguf is not None else hf_backend(files)
         return cls(backend, files.vocab_size, str(files.path))
 
-    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+    def encode(
+        self, text: str, *, add_bos: bool, parse_special: bool, bounds: Bounds = ALL
+    ) -> list[int]:
         """Return the ids of a text.
 
         With ``add_bos`` the text starts with BOS if the model's texts do. With ``parse_special``
         the names of control tokens become those tokens; without, they are text.
         """
-        tokenizer = self._tokenizer if parse_special else self._plain
-        ids = _encode(tokenizer, text)
-        if add_bos and self.adds_bos and self.bos_id is not None:
-            return [self.bos_id, *ids]
-        return ids
+        tokens = Tokens(bounds)
+        tokens.put(self.beginning(add_bos=add_bos))
+        for piece in self.pieces(text, parse_special=parse_special):
+            self.add_piece(piece, tokens, parse_special=parse_special)
+            if tokens.are_enough:
+                break
+        return tokens.ids
 
-    def encode_inside(self, text: str) -> list[int]:
+    def beginning(self, *, add_bos: bool) -> list[int]:
+        """BOS, if it is wanted and the model's texts have it."""
+        bos = self.bos_id if add_bos and self.adds_bos else None
+        return [] if bos is None else [bos]
+
+    def pieces(self, text: str, *, parse_special: bool) -> Iterator[Piece]:
+        """A text in pieces, whose tokens can be made one after the other."""
+        return self._cutter.pieces(without_surrogates(text), self._encoding(parse_special))
+
+    def add_piece(self, piece: Piece, tokens: Tokens, *, parse_special: bool) -> None:
+        """Make the tokens of one of them."""
+        tokens.add(piece, self._encoding(parse_special))
+
+    def _encoding(self, parse_special: bool) -> Encode:
+        return partial(_encode, self._tokenizer if parse_special else self._plain)
+
+    def encode_inside(self, text: str, bounds: Bounds = ALL) -> list[int]:
         """Return the ids of a text that follows other text; their bytes are those of the text.
 
-        Control tokens are text here, and no vocabulary's rule for first words applies.
+        Control tokens are text here, and no vocabulary's rule for first words applies. None where
+        no tokens have just those bytes, or the tokenizer fails on them.
         """
-        wanted = text.encode()
-        ids = _encode(self._continuing, text)
-        if b"".join(map(self.token_bytes, ids)) == wanted:
+        try:
+            return self._encode_inside(text, bounds)
+        except TokenizingError:
+            return []
+
+    def _encode_inside(self, text: str, bounds: Bounds) -> list[int]:
+        wanted, encode = text.encode(), partial(_encode, self._continuing)
+        ids, is_all = self._in_pieces(text, encode, bounds)
+        if not is_all or b"".join(map(self.token_bytes, ids)) == wanted:
             return ids
         # Some put a space before any text. A line break, which no token shares with what follows
         # it in such vocabularies, takes that space and is cut off.
-        before = _encode(self._continuing, "\n")
-        ids = _encode(self._continuing, "\n" + text)
+        before = encode("\n")
+        ids, _ = self._in_pieces("\n" + text, encode, bounds)
         if ids[: len(before)] == before:
             ids = ids[len(before) :]
         if b"".join(map(self.token_bytes, ids)) == wanted:
             return ids
         return []
 
-    def encode_behind(self, text: str) -> list[int]:
+    def _in_pieces(self, text: str, encode: Encode, bounds: Bounds) -> tuple[list[int], bool]:
+        """The tokens of a text, and whether they are all."""
+        tokens = Tokens(bounds)
+        for piece in self._cutter.pieces(text, encode):
+            if tokens.are_enough:
+                return tokens.ids, False
+            tokens.add(piece, encode)
+        return tokens.ids, bounds.last is None
+
+    def encode_behind(self, text: str, bounds: Bounds = ALL) -> list[int]:
         """As ``encode_inside``; where no tokens have just those bytes, as near as can be."""
-        return self.encode_inside(text) or self.encode(text, add_bos=False, parse_special=False)
+        return self.encode_inside(text, bounds) or self.encode(
+            text, add_bos=False, parse_special=False, bounds=bounds
+        )
 
     def encode_chat(
         self,
@@ -135,20 +177,23 @@ class Tokenizer:
         mark = choose_mark(parts)
         return [self._control.mark(part, mark) for part in parts], mark
 
-    def encode_marked(self, text: str, mark: str) -> list[int]:
+    def encode_marked(self, text: str, mark: str, bounds: Bounds = ALL) -> list[int]:
         """Return the ids of what a template made of a conversation with this mark."""
         unmarked = remove_mark(text, mark)
         if unmarked == text:
-            return _encode(self._tokenizer, text)
-        ids: list[int] = []
-        tokenizer = self._plain
+            return self.encode(text, add_bos=False, parse_special=True, bounds=bounds)
+        tokens = Tokens(bounds)
+        encode = partial(_encode, self._plain)
         for part in self._control.split(text, mark):
             if isinstance(part, int):
-                ids.append(part)
+                tokens.put((part,))
             elif between := remove_mark(part, mark):
-                ids += _encode(tokenizer, between)
-            tokenizer = self._continuing
-        return ids
+                for piece in self._cutter.pieces(without_surrogates(between), encode):
+                    tokens.add(piece, encode)
+            encode = partial(_encode, self._continuing)
+            if tokens.are_enough:
+                break
+        return tokens.ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Return the text of tokens; bytes that are no UTF-8 become replacement characters."""
@@ -157,12 +202,12 @@ class Tokenizer:
         return text.removeprefix(" ") if self.strips_leading_space else text
 
     @property
-    def whole(self) -> tokenizers.Tokenizer:
+    def whole(self) -> Library:
         """What puts the special tokens around a whole text or a pair that its model reads."""
         return self._tokenizer
 
     @property
-    def plain(self) -> tokenizers.Tokenizer:
+    def plain(self) -> Library:
         """The same without these; names of control tokens are text."""
         return self._plain
 
@@ -233,44 +278,21 @@ class Tokenizer:
         return text.replace(SPACE, " ").encode()
 
 
-def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+def _copies(tokenizer: Library) -> tuple[Library, Library]:
+    """The same without control tokens, and for text inside a prompt."""
+    if isinstance(tokenizer, LimitedTokenizer):
+        return tokenizer.of_kind("plain"), tokenizer.of_kind("continuing")
+    plain = plain_copy(tokenizer)
+    return plain, continuing_copy(plain)
+
+
+def _encode(tokenizer: Library, text: str) -> list[int]:
     clean = without_surrogates(text)  # JSON can carry them
     # The batch call lets other threads run meanwhile, which the call for one text does not; a
     # prompt of megabytes takes seconds.
-    return list(tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids)
-
-
-def _plain_copy(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return a copy, sharing the vocabulary, that treats control tokens as text."""
-    copy = tokenizers.Tokenizer(tokenizer.model)
-    if tokenizer.normalizer is not None:
-        copy.normalizer = tokenizer.normalizer
-    if tokenizer.pre_tokenizer is not None:
-        copy.pre_tokenizer = tokenizer.pre_tokenizer
-    added = tokenizer.get_added_tokens_decoder()
-    in_order = [token for _, token in sorted(added.items())]
-    for special, tokens in groupby(in_order, lambda token: bool(token.special)):
-        (copy.add_special_tokens if special else copy.add_tokens)(list(tokens))
-    if copy.get_added_tokens_decoder().keys() != added.keys():  # ids with gaps between them
-        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-    copy.encode_special_tokens = True
-    return copy
-
-
-def _continuing_copy(plain: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return a plain tokenizer for text inside a prompt, which gets no leading space.
-
-    Only the pre-tokenizer's "first" rule depends on it: other rules add a space after every control
-    token, or never.
-    """
-    pre = plain.pre_tokenizer
-    if pre is None or b'"first"' not in pre.__getstate__():
-        return plain
-    state = json.dumps(json.loads(plain.to_str()), separators=(",", ":"), ensure_ascii=False)
-    state = state.replace('"prepend_scheme":"first"', '"prepend_scheme":"never"')
-    copy = tokenizers.Tokenizer.from_str(state)
-    copy.encode_special_tokens = True
-    return copy
+    with panics_told():
+        ids = tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
+    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
 
 
 def _byte_of_char() -> dict[str, int]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.text.backend import build
+from lanewise.text.backend import Library, build
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Library
+from lanewise.text.tokenizing_error import panics_told
 
 Ids = NDArray[np.uint32]
 Side = Literal["right", "left"]
@@ -23,6 +21,9 @@ Text = str | tuple[str, str]
 # Of a text that is longer, only its beginning is cut into tokens first: that may be too long too.
 LONG_TEXT = 1 << 16  # characters
 CHARACTERS_OF_TOKEN = 8
+# What is behind so many characters is never looked at, however few tokens they have: one word of
+# eight million letters may be one token.
+MOST_CHARACTERS, MOST_OF_TOKEN = 1 << 19, 32
 GROWTH = 4
 # Where words are cut, their tokens change: these are of no use.
 TORN_TOKENS = 64
@@ -49,11 +50,14 @@ class Part(NamedTuple):
 class TooLongError(Exception):
     """A text has more tokens than its model takes."""
 
-    def __init__(self, index: int, n_tokens: int, is_exact: bool) -> None:
+    def __init__(
+        self, index: int, n_tokens: int, is_exact: bool, n_characters: int | None = None
+    ) -> None:
         super().__init__(f"text {index} has {n_tokens} tokens")
         self.index = index
         self.n_tokens = n_tokens
         self.is_exact = is_exact  # or there are more
+        self.n_characters = n_characters  # where these alone are too many
 
 
 class Around:
@@ -147,6 +151,8 @@ class WholeTexts:
         """
         whole: list[WholeText] = []
         known: dict[str, Part] = {}
+        if cut is None:
+            _check_characters(texts, limit)
         for group in _groups(texts, _most(limit)):
             check()
             self._cut_into_tokens(group, limit, cut, known)
@@ -161,20 +167,23 @@ class WholeTexts:
     ) -> None:
         size = _most(limit)
         new = dict.fromkeys(part for text in group for part in _parts(text) if part not in known)
-        clean = [self._prepare(without_surrogates(part)) for part in new]
+        clean = [self._prepare(without_surrogates(_kept(part, limit, cut))) for part in new]
         begun = [_piece(text, size, cut) for text in clean]
-        encode = self._tokenizer.encode_batch_fast
-        found = encode([piece for piece, _ in begun], add_special_tokens=False)
+        found = self._encode([piece for piece, _ in begun])
         # The library's tokens are large: those of a text are let go as soon as it is known.
         for name, text in zip(reversed(new), reversed(clean), strict=True):
             (piece, torn), one, grown = begun.pop(), found.pop(), size
             while len(piece) < len(text) and len(one) <= limit + torn:
                 grown = self._longer(text, grown, cut, limit)
                 piece, torn = _piece(text, grown, cut)
-                (one,) = encode([piece], add_special_tokens=False)
+                (one,) = self._encode([piece])
             ids = np.array(one.ids, np.uint32)
             ids = ids[-limit:] if cut == "left" else ids[:limit]
             known[name] = Part(ids.copy(), len(one), len(piece) == len(text))
+
+    def _encode(self, texts: Sequence[str]) -> list[Any]:
+        with panics_told():
+            return list(self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False))
 
     def _longer(self, text: str, size: int, cut: Side | None, limit: int) -> int:
         """How many characters of a text to try when so many have too few tokens.
@@ -190,7 +199,7 @@ class WholeTexts:
                 if cut == "left"
                 else text[size : size + LONG_TEXT]
             )
-            (added,) = self._tokenizer.encode_batch_fast([more], add_special_tokens=False)
+            (added,) = self._encode([more])
             found += len(added)
             size += LONG_TEXT
         return size
@@ -218,8 +227,10 @@ class WholeTexts:
 
 def _sample(library: Library) -> str:
     """A text that has tokens."""
-    tried = ("a", "the", "1", *(library.decode([id_]) for id_ in range(256)))
-    return next((text for text in tried if library.encode(text, add_special_tokens=False).ids), "")
+    tried = chain(("a", "the", "1"), (library.decode([id_]) for id_ in range(256)))
+    return next(
+        (text for text in tried if len(library.encode(text, add_special_tokens=False).ids)), ""
+    )
 
 
 def _parts(text: Text) -> tuple[str, ...]:
@@ -229,6 +240,25 @@ def _parts(text: Text) -> tuple[str, ...]:
 def _most(limit: int) -> int:
     """Characters of a text that are cut into tokens first."""
     return max(LONG_TEXT, limit * CHARACTERS_OF_TOKEN)
+
+
+def most_characters(limit: int) -> int:
+    """Characters of a text of so many tokens that are looked at."""
+    return max(MOST_CHARACTERS, limit * MOST_OF_TOKEN)
+
+
+def _kept(text: str, limit: int, cut: Side | None) -> str:
+    most = most_characters(limit)
+    return text[-most:] if cut == "left" else text[:most]
+
+
+def _check_characters(texts: Sequence[Text], limit: int) -> None:
+    """Raise TooLongError of the first text that has too many characters."""
+    most = most_characters(limit)
+    for index, text in enumerate(texts):
+        longest = max(map(len, _parts(text)))
+        if longest > most:
+            raise TooLongError(index, limit + 1, is_exact=False, n_characters=longest)
 
 
 def _groups(texts: Sequence[Text], most: int) -> Iterator[Sequence[Text]]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from lanewise.api.app import create_app
 from lanewise.api.endpoints.table import ENDPOINTS
-from lanewise.api.http.limits import BodyBudget, BodyHold
+from lanewise.api.http.limits import Hold, RequestMemory
+from lanewise.api.http.web_pages import WebPages
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.state import Phase
 from lanewise.text.chat_template import ChatTemplate
@@ -77,7 +78,7 @@ def application() -> Application:
         engine.stop()
 
     atexit.register(close)
-    return Application(loop, create_app(state), logged)
+    return Application(loop, create_app(state, WebPages(host="", has_keys=True)), logged)
 
 
 async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
@@ -104,7 +105,7 @@ async def _post(app: Any, path: str, body: bytes) -> tuple[int, bytes]:
         "headers": [(b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
-        "body_hold": BodyHold(BodyBudget(1 << 24)),
+        "hold": Hold(RequestMemory(1 << 24)),
     }
     await app(scope, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])

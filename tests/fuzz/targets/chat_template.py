@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hostile_texts import CONSTANT_TEMPLATES
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.sandbox.pool import uncounted
+from lanewise.sandbox.pool import Sandbox, uncounted
 from lanewise.sandbox.templates import TemplateService, pack_conversation
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from tests.fuzz.limits import MOST_BYTES, most_memory
 from tests.fuzz.reader import accept
 from toy_tokenizer import toy_tokenizer
 
@@ -71,15 +73,15 @@ def _render_here(template: ChatTemplate, conversation: dict[str, Any]) -> None:
 
 
 @cache
-def _service() -> tuple[asyncio.AbstractEventLoop, TemplateService]:
+def _service() -> tuple[asyncio.AbstractEventLoop, TemplateService, Sandbox]:
     sandbox = TextBudgets(template_timeout_s=TIME_S).sandbox(MAX_CHARACTERS, uncounted())
     loop = asyncio.new_event_loop()
     atexit.register(lambda: loop.run_until_complete(sandbox.close()))
-    return loop, TemplateService(sandbox)
+    return loop, TemplateService(sandbox), sandbox
 
 
 def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> None:
-    loop, service = _service()
+    loop, service, sandbox = _service()
     packed, _ = pack_conversation(
         *(toy_tokenizer(), template, conversation["messages"], conversation.get("tools")),
         conversation.get("kwargs", {}),
@@ -87,7 +89,10 @@ def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> 
         without_end=False,
         most_characters=MAX_CHARACTERS,
     )
+    loop.run_until_complete(asyncio.wait_for(service.check(template), 8))
     rendered = loop.run_until_complete(asyncio.wait_for(service.render(template, packed, 0), 8))
+    assert (pid := sandbox.zygote_pid) is not None
+    assert most_memory(pid) < MOST_BYTES, "the process that workers are forked from has grown"
     assert isinstance(rendered, str)
 
 
@@ -115,6 +120,7 @@ def seeds(_folder: Path) -> Iterator[bytes]:
     yield b"\x02{% macro f(x) %}{{ x }}{% endmacro %}{{ f(messages | length) }}"
     yield b"\x03{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a ~ raise_exception('x') }}"
     yield b"\x00{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    yield from (b"\xff" + text.encode() for text in CONSTANT_TEMPLATES.values())
     yield b"\x00{{ 'a' * 10**10 }}"
 
 

@@ -37,6 +37,7 @@ def seeds(folder: Path) -> Iterator[bytes]:
     """Small tokenizers of each kind, with what real files have around them."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+    from hostile_tokenizers import HOSTILE, written
     from tiny_models import FAMILIES, tiny_model, write_hf
 
     directory = write_hf(tiny_model(FAMILIES[0]), folder / "hf")
@@ -57,6 +58,7 @@ def seeds(folder: Path) -> Iterator[bytes]:
     unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     unigram.decoder = decoders.Metaspace()
     yield unigram.to_str().encode()
+    yield from (written(changes).encode() for changes, _ in HOSTILE.values())
     word = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, "[UNK]"))
     word.pre_tokenizer = pre_tokenizers.Split(" ?\\w+", "isolated")
     word.decoder = decoders.ByteFallback()

@@ -120,6 +120,11 @@ def product_of(own: Mapping[Role, Array], role: Role, x: Array) -> Array:
     return np.asarray(product + own[bias] if bias in own else product)
 
 
+def limited(c: Attention, heads: Array) -> Array:
+    """Values no larger than a clip, if there is one."""
+    return np.clip(heads, -c.qkv_clip, c.qkv_clip) if c.qkv_clip else heads
+
+
 def heads_of(
     config: ModelConfig, c: Attention, own: Mapping[Role, Array], role: Role, flat: Array
 ) -> Array:
@@ -133,6 +138,7 @@ def heads_of(
     if c.qk_norm == "layer" and weight is not None:
         centred = heads - heads.mean(axis=-1, keepdims=True)
         heads = rms(centred, weight.reshape(-1, c.head_dim), eps)
+    heads = limited(c, heads)
     if c.rope is not None:
         heads = turn(config.ropes[c.rope], heads)
     if c.qk_norm == "turned" and weight is not None:
@@ -146,7 +152,7 @@ def keys_and_values(
     """[tokens][heads][head_dim] of each."""
     flat = product_of(own, Role.ATTN_K, x)
     values = flat if c.values_are_keys else product_of(own, Role.ATTN_V, x)
-    v = values.reshape(len(x), -1, c.head_dim)
+    v = limited(c, values.reshape(len(x), -1, c.head_dim))
     if c.value_norm:
         v = rms(v, np.ones(c.head_dim), config.rms_norm_eps)
     return heads_of(config, c, own, Role.ATTN_K, flat), v

@@ -17,7 +17,7 @@ from lanewise.api.errors import (
     ClientGoneError,
     ContextLengthExceededError,
 )
-from lanewise.api.generation.body import release_body
+from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.delivery import to_api_error
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
@@ -25,9 +25,10 @@ from lanewise.api.shared.state import ServerState
 from lanewise.engine.stream import EngineError
 from lanewise.engine.text_queue import EncodingRequest, Floats, Ids
 from lanewise.text.pooled_text import PooledText
-from lanewise.text.whole_texts import Text, TooLongError, WholeText
+from lanewise.text.whole_texts import Text, TooLongError, WholeText, most_characters
 
 Input = Text | Sequence[int]  # a text, a pair, or token ids
+FLOAT_BYTES = 30  # of a row, and of its JSON while that is made
 MAX_FLOATS = 1 << 23  # of rows of tokens in an answer: as JSON 100 MB
 
 
@@ -103,7 +104,8 @@ async def run(
 
     async def work() -> Rows:
         asked = await state.workers.read(size, made)
-        release_body(request)
+        n_rows = sum(map(len, asked.texts)) if pooling == "none" else len(asked.texts)
+        hold_of(request).keep(FLOAT_BYTES * n_rows * state.encoder.config.dims)
         rows = await state.encoder.encode(asked, trace_id=request.scope.get("trace_id"))
         if compared is not None:
             sides = [one.are_queries for one in every for _ in one.inputs]
@@ -239,6 +241,15 @@ def _name(wanted: Wanted, place: int) -> str:
 
 
 def _too_long(name: str, error: TooLongError, limit: int) -> ApiError:
+    if error.n_characters is not None:
+        most = most_characters(limit)
+        return ContextLengthExceededError(
+            f"{name}: the text has {error.n_characters} characters; accepted: at most {most} of a"
+            f" text of at most {limit} tokens, or truncate: true",
+            param=name,
+            tokens=error.n_tokens,
+            limit=limit,
+        )
     count = f"{error.n_tokens}" if error.is_exact else f"more than {error.n_tokens - 1}"
     return ContextLengthExceededError(
         f"{name}: the text has {count} tokens; accepted: at most {limit}, or truncate: true",

@@ -72,7 +72,7 @@ async def props(_: Request, state: ServerState) -> Response:
         "total_slots": total_slots(state),
         "model_path": state.model_name,
         "model_alias": state.model_name,
-        "chat_template": "" if template is None else template.source(),
+        "chat_template": "" if template is None else template.shown or "",
         "modalities": {"vision": False, "audio": False},
         "bos_token": names.get("bos_token", ""),
         "eos_token": names.get("eos_token", ""),

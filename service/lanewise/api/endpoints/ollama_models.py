@@ -51,7 +51,7 @@ async def ollama_show(request: Request, state: ServerState) -> Response:
     shown = {
         "modified_at": _time(state.created),
         "details": _details(state),
-        "template": "" if template is None else template.source(),
+        "template": "" if template is None else template.shown or "",
         "parameters": "\n".join(f"{name} {value:g}" for name, value in defaults.items()),
         "capabilities": capabilities(state),
         "model_info": {
@@ -69,7 +69,7 @@ def capabilities(state: ServerState) -> list[str]:
     if state.pooling is not None:
         return ["embedding"]
     insert = [] if state.tokenizer.fim is None else ["insert"]
-    if state.chat_template is None:
+    if state.chat_template is None or state.chat_template.shown is None:
         return ["completion", *insert]
     thinks = answer_format(state.chat_template, tools=False).thinks
     return ["completion", "tools", *insert, *(["thinking"] if thinks else [])]

@@ -1,5 +1,7 @@
 """``/tokenize``, ``/detokenize`` and ``/tokenizer_info``: what evaluation tools ask a server."""
 
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -7,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.generation.ask import Conversation, ToolUse
-from lanewise.api.generation.body import read_request
+from lanewise.api.generation.body import hold_of, read_request
+from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
 from lanewise.api.generation.rendering import form_of, render_chat
-from lanewise.api.generation.writing import dumps_long
+from lanewise.api.generation.writing import dumps, dumps_long
+from lanewise.api.http.limits import Hold
 from lanewise.api.schemas import (
     FirstProblemOnly,
     Messages,
@@ -20,6 +24,12 @@ from lanewise.api.schemas import (
     refuse,
 )
 from lanewise.api.shared.state import ServerState
+from lanewise.text.pieces import TOKEN_BYTES, Bounds, Tokens
+
+TOKENS_AT_ONCE = 1024  # that are written: the interpreter is free between
+# A text as bytes and as characters, and twice in an answer, which is made of characters first.
+TEXT_COPIES = 8
+SHOWN_ID, SHOWN_TOKEN = 8, 48  # bytes of one in an answer, alone and with its text
 
 
 class TokenizeRequest(Strict):
@@ -48,6 +58,16 @@ class TokenizeRequest(Strict):
             raise refuse("tools", "only allowed with messages")
         return self
 
+    @property
+    def shows_pieces(self) -> bool:
+        """Whether each token is an object."""
+        return self.content is not None and self.with_pieces
+
+    @property
+    def shows_texts(self) -> bool:
+        """Whether the text of each token is in the answer."""
+        return self.shows_pieces or self.return_token_strs
+
 
 class DetokenizeRequest(Strict):
     """Body of ``POST /detokenize``."""
@@ -64,6 +84,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         state.request_budgets.check_tools(body.tools)
 
     body, size = await read_request(request, state, TokenizeRequest, check)
+    ids: Sequence[int]
     if body.messages is not None:
         chat = Conversation(
             messages=body.messages,
@@ -73,20 +94,15 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         tools = ToolUse(listed=body.tools)
         form = form_of(chat, tools, state)
         prompt, _ = await render_chat(chat, size, state, request, tools, form)
-        tokens = prompt.ids
+        ids = prompt.ids
     else:
-        tokens = await state.workers.read(size, lambda: _encode(body, state))
+        ids = await while_connected(request, _encode(body, state, hold_of(request)))
 
-    def answer() -> dict[str, Any]:
-        shown: list[Any] = tokens
-        if body.content is not None and body.with_pieces:
-            shown = [{"id": token, "piece": _piece(token, state)} for token in tokens]
-        made = {"count": len(tokens), "max_model_len": state.max_model_len, "tokens": shown}
-        if body.return_token_strs:
-            made["token_strs"] = list(map(state.tokenizer.token_text, tokens))
-        return made
+    def written() -> bytes:
+        return b"".join(_written(ids, body, state))
 
-    return await state.workers.answer(len(tokens), lambda: dumps_long(answer()))
+    answer = await state.workers.write(len(ids), written)
+    return Response(answer, media_type="application/json")
 
 
 async def detokenize(request: Request, state: ServerState) -> Response:
@@ -95,6 +111,8 @@ async def detokenize(request: Request, state: ServerState) -> Response:
 
     def text() -> str:
         check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
+        n_bytes = sum(len(state.tokenizer.token_bytes(token)) for token in body.tokens)
+        hold_of(request).keep(TEXT_COPIES * n_bytes)
         return state.tokenizer.decode(body.tokens, skip_special=False)
 
     prompt = await state.workers.read(size, text)
@@ -103,11 +121,56 @@ async def detokenize(request: Request, state: ServerState) -> Response:
     return await state.workers.answer(len(prompt), lambda: dumps_long(shown))
 
 
-def _encode(body: TokenizeRequest, state: ServerState) -> list[int]:
-    text, add_bos, parse = body.prompt, body.add_special_tokens, True
+async def _encode(body: TokenizeRequest, state: ServerState, hold: Hold) -> "array[int]":
+    """The tokens of a text, piece by piece: each waits for the texts of others."""
+    text, add_bos, parse = body.prompt or "", body.add_special_tokens, True
     if body.content is not None:
         text, add_bos, parse = body.content, body.add_special, body.parse_special
-    return state.tokenizer.encode(text or "", add_bos=add_bos, parse_special=parse)
+    tokenizer = state.tokenizer
+    ids = array("I", tokenizer.beginning(add_bos=add_bos))
+    pieces = tokenizer.pieces(text, parse_special=parse)
+    each = ids.itemsize + 2 * (SHOWN_TOKEN if body.shows_texts else SHOWN_ID)
+    n_read = n_counted = 0
+
+    def add() -> bool:
+        nonlocal n_read, n_counted
+        piece = next(pieces, None)
+        if piece is None:
+            return False
+        tokens = Tokens(Bounds(room=hold))
+        tokenizer.add_piece(piece, tokens, parse_special=parse)
+        n_tokens = len(ids) + len(tokens.ids)
+        n_read += len(piece.text)
+        # The first piece tells about how many there will be: who cannot have room is told at once.
+        expected = n_tokens * len(text) // max(1, n_read)
+        more = max(0, max(n_tokens, expected if not n_counted else 0) - n_counted)
+        hold.keep(each * more - TOKEN_BYTES * len(tokens.ids))
+        n_counted += more
+        ids.extend(tokens.ids)
+        return True
+
+    while await state.workers.read(len(text), add):
+        pass
+    return ids
+
+
+def _written(ids: Sequence[int], body: TokenizeRequest, state: ServerState) -> Iterator[bytes]:
+    """The answer's JSON in pieces."""
+
+    def lists(show: Callable[[int], Any]) -> Iterator[bytes]:
+        for at in range(0, len(ids), TOKENS_AT_ONCE):
+            some = dumps([show(token) for token in ids[at : at + TOKENS_AT_ONCE]])
+            yield f"{',' if at else ''}{some[1:-1]}".encode()
+
+    def with_piece(token: int) -> dict[str, Any]:
+        return {"id": token, "piece": _piece(token, state)}
+
+    yield f'{{"count":{len(ids)},"max_model_len":{state.max_model_len},"tokens":['.encode()
+    yield from lists(with_piece if body.shows_pieces else int)
+    if body.return_token_strs:
+        yield b'],"token_strs":['
+        yield from lists(state.tokenizer.token_text)
+    yield b"]}"
 
 
 def _piece(token: int, state: ServerState) -> str | list[int]:
@@ -128,6 +191,6 @@ def tokenizer_info(state: ServerState) -> dict[str, Any]:
         "eos_token": names.get("eos_token"),
         "pad_token": names.get("pad_token"),
         "add_bos_token": state.tokenizer.adds_bos,
-        "chat_template": None if template is None else template.source(),
+        "chat_template": None if template is None else template.shown,
         "max_model_len": state.max_model_len,
     }

@@ -24,6 +24,8 @@ from lanewise.text.tokenizer import Tokenizer
 
 # A token's part of the work on an answer, in the characters that take as long to tokenize.
 TOKEN_SIZE = 16
+# In whole answers a token takes so much, and so does each of its alternatives: as JSON too.
+PIECE_BYTES, ENTRY_BYTES = 64, 400
 
 
 class Answering:
@@ -89,6 +91,13 @@ class Answering:
             size += sum(len(self._prompts[index // self._n_drawn].ids) for index in new)
         self.size += size
         return size
+
+    def held_bytes(self, outputs: Sequence[TokenOutput]) -> int:
+        """What outputs add to whole answers, and to how these are written."""
+        shown = self._ask.shown
+        own = PIECE_BYTES + ENTRY_BYTES * (shown.logprobs or 0)
+        scored = PIECE_BYTES + ENTRY_BYTES * (shown.prompt_logprobs or 0)
+        return sum(own + scored * len(output.prompt_scores) for output in outputs)
 
     def pieces(self, outputs: Sequence[TokenOutput]) -> Iterator[Piece]:
         """What outputs of the engine add to the answers."""

@@ -13,7 +13,7 @@ from lanewise.api.errors import (
     ModelNotFoundError,
     from_validation,
 )
-from lanewise.api.http.limits import BodyHold
+from lanewise.api.http.limits import Hold
 from lanewise.api.observing.notices import add_unknown
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.request_budgets import check_parts
@@ -45,12 +45,13 @@ async def read_request(
     body = await read_bytes(request, state.max_body_bytes)
 
     def read() -> tuple[M, list[str]]:
-        data = parse_json(body)
+        data = parse_json(body, hold_of(request))
         parsed = validate(data, schema)
         check(parsed)
         return parsed, schema.unknown(data)
 
     parsed, unknown = await state.workers.read(len(body), read)
+    hold_of(request).body_is_read()
     add_unknown(request.scope, unknown)
     find_adapter(getattr(parsed, "model", None), state)
     return Received(parsed, len(body))
@@ -73,17 +74,17 @@ def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
     raise ModelNotFoundError.of(model, state.model_names)
 
 
-def release_body(request: Request) -> None:
-    """The request is admitted: what its body brought is no longer an unfinished request's."""
-    hold: BodyHold = request.scope["body_hold"]
-    hold.release()
+def hold_of(request: Request) -> Hold:
+    """What the request makes the server hold."""
+    hold: Hold = request.scope["hold"]
+    return hold
 
 
 async def read_bytes(request: Request, limit: int) -> bytes:
     """The body of a request, of which no more than ``limit`` bytes are kept."""
     announced = request.headers.get("content-length", "")
     size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
-    hold: BodyHold = request.scope["body_hold"]
+    hold = hold_of(request)
     chunks: list[bytes] = []
     received, more = 0, True
     while more and size <= limit:
@@ -108,15 +109,15 @@ def _too_large(size: int, limit: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"the body has {size} bytes or more; this server reads {limit}")
 
 
-def parse_json(body: bytes) -> Any:
-    """What the body's JSON says, or a BadRequestError."""
+def parse_json(body: bytes, hold: Hold) -> Any:
+    """What the body's JSON says, for which ``hold`` must have room; or a BadRequestError."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequestError(
             f"the body is not UTF-8: byte 0x{body[error.start]:02x} at offset {error.start}"
         ) from None
-    check_parts(text)
+    hold.keep(check_parts(text))
     try:
         return _from_json(text)
     except ValueError as error:

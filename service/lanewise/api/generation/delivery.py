@@ -22,7 +22,7 @@ from lanewise.api.errors import (
 )
 from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask
-from lanewise.api.generation.body import release_body
+from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import Dialect, Wire
 from lanewise.api.generation.events import Choice
 from lanewise.api.generation.writing import one_line
@@ -57,11 +57,17 @@ class Order:
     dialect: Dialect[Any]
     wire: Wire
     model: str  # that answers
+    size: int  # bytes that the request brought
+
+    @property
+    def end_size(self) -> int:
+        """How much work the first and the last of an answer are, beside its pieces."""
+        return self.size if self.dialect.repeats else 0
 
 
 async def deliver(order: Order, request: Request, state: ServerState) -> Response:
     """Run the sequences and answer as the request asked."""
-    release_body(request)
+    hold = hold_of(request)
     record = Record(order.dialect.name, order.model, order.ask, order.answering.usage)
     request.scope["record"] = record
     if order.ask.delivery.stream:
@@ -82,13 +88,15 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
+            hold.keep(answering.held_bytes(outputs))
             await state.workers.write(size, partial(take, outputs))
             answering.end_streams(stream)
         if stream.cancelled:
             return Response(status_code=499)  # nobody is there to read it
 
     return await state.workers.answer(
-        answering.size, lambda: "".join(order.wire.whole(list(given(choices, ask))))
+        answering.size + order.end_size,
+        lambda: "".join(order.wire.whole(list(given(choices, ask)))),
     )
 
 
@@ -176,17 +184,19 @@ class StreamedResponse(Response):
             return _encoded(made)
 
         try:
-            await self._send_some(send, _encoded(wire.first()))
+            write, end_size = self._state.workers.write, self._order.end_size
+            await self._send_some(send, await write(end_size, lambda: _encoded(wire.first())))
             # Whatever has come goes out together: a slow reader gets the same events in fewer
             # pieces.
             async for outputs in stream:
                 size = answering.measure(outputs)
-                made = await self._state.workers.write(size, partial(written, outputs))
+                made = await write(size, partial(written, outputs))
                 answering.end_streams(stream)
                 await self._send_some(send, made)
-            return _encoded(wire.last())
+            return await write(end_size, lambda: _encoded(wire.last()))
         except EngineError as error:
-            return _encoded(wire.failed(to_api_error(error)))
+            failure = to_api_error(error)
+            return await write(end_size, lambda: _encoded(wire.failed(failure)))
 
     async def _send_some(self, send: Send, made: bytes) -> None:
         if made:

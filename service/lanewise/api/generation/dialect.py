@@ -73,6 +73,9 @@ class Dialect(Generic[M]):
     body: type[M]
     ask: Callable[[M], Ask]  # ApiError if a body that its schema allows makes no sense
     wire: Callable[[About], Wire]
+    # Bytes of what a body refers to, which ``ask`` then reads; ApiError if it is not here.
+    look_up: Callable[[M], int] = lambda body: 0
+    repeats: bool = False  # the ends of an answer have in them what the request brought
     in_order: bool = False  # whole answers are made of their pieces, not of what these add up to
     media_type: str = "text/event-stream"  # of streams
     keep_alive: bytes = b": keep-alive\n\n"  # while a stream has nothing to say; empty: nothing

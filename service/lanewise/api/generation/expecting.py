@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from lanewise.api.generation.measuring import check_size
 from lanewise.api.shared.state import ServerState
+from lanewise.text.pieces import Bounds, Room
 
 ALIKE = 3  # tokens in a row by which an answer is found again in what was expected
 
 
-def expected_tokens(text: str, state: ServerState) -> list[int]:
+def expected_tokens(text: str, state: ServerState, room: Room) -> list[int]:
     """The tokens of a text that an answer is expected to be."""
     check_size(len(text), state.max_model_len, "prediction")
-    return state.tokenizer.encode_behind(text)
+    return state.tokenizer.encode_behind(text, Bounds(most=state.max_model_len, room=room))
 
 
 class Expectation:

@@ -29,7 +29,8 @@ def check_length(n_prompt: int, max_tokens: int | None, limit: int, param: str) 
     if max_tokens is not None and n_prompt + max_tokens > limit:
         parts = f"{n_prompt} in the {param}, {max_tokens} in the completion"
         tokens = n_prompt + max_tokens
-        raise too_long(limit, tokens, f"{tokens} tokens ({parts})", param)
+        least = "at least " if n_prompt > limit else ""  # its other tokens are not even made
+        raise too_long(limit, tokens, f"{least}{tokens} tokens ({parts})", param)
 
 
 def check_size(n_characters: int, limit: int, param: str) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask, Conversation, Prompts
-from lanewise.api.generation.body import find_adapter, parse_json, read_bytes, validate
+from lanewise.api.generation.body import find_adapter, hold_of, parse_json, read_bytes, validate
 from lanewise.api.generation.delivery import Order, deliver
 from lanewise.api.generation.dialect import About, Dialect, Prompt
 from lanewise.api.generation.drawing import make_requests, sampling_params
@@ -31,6 +31,7 @@ from lanewise.api.generation.structured import grammar_of
 from lanewise.api.http.error_forms import Refusal
 from lanewise.api.observing.notices import add_notice, add_unknown
 from lanewise.api.shared.state import ServerState
+from lanewise.text.pieces import Bounds
 
 Choose = Callable[[Any], Dialect[Any]]  # by a body's JSON
 
@@ -59,7 +60,7 @@ async def count(request: Request, state: ServerState, dialect: Dialect[Any]) -> 
     try:
         ask, size, _ = await _read(request, state, lambda _: dialect)
         find_adapter(ask.model, state)
-        rendered = await render(ask, size, state, request)
+        rendered = await render(ask, size, state, request, Bounds(room=hold_of(request)))
     except ApiError as error:
         return dialect.refusal(error)
     return JSONResponse({"input_tokens": sum(len(prompt.ids) for prompt in rendered.prompts)})
@@ -71,16 +72,28 @@ async def _read(
     """What is asked for, and how many bytes it came in: what all work on it is measured by."""
     body = await read_bytes(request, state.max_body_bytes)
 
-    def read() -> tuple[Ask, list[str], Dialect[Any]]:
-        data = parse_json(body)
+    def read() -> tuple[Dialect[Any], Callable[[], Ask], int]:
+        data = parse_json(body, hold_of(request))
         dialect = choose(data)
-        ask = dialect.ask(validate(data, dialect.body))
-        state.request_budgets.check(ask)
-        return ask, dialect.body.unknown(data), dialect
+        parsed = validate(data, dialect.body)
+        add_unknown(request.scope, dialect.body.unknown(data))
+        n_more = dialect.look_up(parsed)
 
-    ask, unknown, dialect = await state.workers.read(len(body), read)
-    add_unknown(request.scope, unknown)
-    return ask, len(body), dialect
+        def ask() -> Ask:
+            made = dialect.ask(parsed)
+            state.request_budgets.check(made)
+            return made
+
+        # What it refers to may take longer to read than the request itself did.
+        return dialect, ask if n_more else partial(_same, ask()), n_more
+
+    dialect, ask, n_more = await state.workers.read(len(body), read)
+    hold_of(request).body_is_read()
+    return await state.workers.read(n_more, ask), len(body) + n_more, dialect
+
+
+def _same(ask: Ask) -> Ask:
+    return ask
 
 
 async def _answer(
@@ -105,12 +118,12 @@ async def _answer(
     tenant = state.tenant_of(client)
     expected: Sequence[int] = ()
     if ask.expected:
-        expected = await read(size, partial(expected_tokens, ask.expected, state))
+        expected = await read(size, partial(expected_tokens, ask.expected, state, hold_of(request)))
     requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar, expected)
     answering = await read(size, partial(_answering, ask, rendered, state, expected))
     answering.usage.times = times
     about = _about(ask, prompts, answering.usage, state)
-    order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model)
+    order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model, size)
     return await deliver(order, request, state)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
+from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.infilling import ROOM, read_infill
 from lanewise.api.generation.leaving import while_connected
@@ -29,6 +31,7 @@ from lanewise.text.answers.families import (
 from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.pieces import ALL, Bounds
 
 # What a template gets from elsewhere, or what Python would mistake for it.
 RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
@@ -43,9 +46,15 @@ class Rendered(NamedTuple):
     start: Start = Start.CONTENT
 
 
-async def render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
-    """The prompts of a request that came in ``size`` bytes, as long as it wants them."""
-    rendered = await _render(ask, size, state, request)
+async def render(
+    ask: Ask, size: int, state: ServerState, request: Request, bounds: Bounds | None = None
+) -> Rendered:
+    """The prompts of a request that came in ``size`` bytes, as long as it wants them.
+
+    Without ``bounds`` of a prompt that is too long only as much as shows that it is.
+    """
+    bounds = bounds or _bounds(ask, state, request)
+    rendered = await _render(ask, size, state, request, bounds)
     if ask.last_prompt_tokens is None:
         return rendered
     return rendered._replace(prompts=_cut(rendered.prompts, ask, state))
@@ -65,14 +74,18 @@ def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
     return [prompt if len(prompt.ids) <= most else Prompt(prompt.ids[-most:]) for prompt in prompts]
 
 
-async def _render(ask: Ask, size: int, state: ServerState, request: Request) -> Rendered:
+async def _render(
+    ask: Ask, size: int, state: ServerState, request: Request, bounds: Bounds
+) -> Rendered:
     prompts = _prompts_of(ask, state)
     if prompts is not None:
-        return Rendered(await state.workers.read(size, lambda: read_prompts(prompts, ask, state)))
+        return Rendered(
+            await state.workers.read(size, lambda: read_prompts(prompts, ask, state, bounds))
+        )
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, state)
     _check_thinking(ask.input, form, ask.model, state, request)
-    prompt, end = await _render_fitting(ask, ask.input, size, state, request, form)
+    prompt, end = await _render_fitting(ask, ask.input, size, state, request, form, bounds)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
 
 
@@ -83,18 +96,25 @@ async def _render_fitting(
     state: ServerState,
     request: Request,
     form: AnswerFormat,
+    bounds: Bounds,
 ) -> tuple[Prompt, str]:
     """``render_chat``, without as few of the oldest messages as can be if all are too long."""
 
+    if chat.drops_oldest:
+        bounds = Bounds(most=state.max_model_len, room=bounds.room)
+
+    async def made_of(chat: Conversation) -> tuple[Prompt, str]:
+        return await render_chat(chat, size, state, request, ask.tools, form, bounds)
+
     async def attempt(chat: Conversation, answer: int) -> tuple[Prompt, str] | None:
         try:
-            made = await render_chat(chat, size, state, request, ask.tools, form)
+            made = await made_of(chat)
         except ContextLengthExceededError:
             return None
         return made if len(made[0].ids) + answer <= state.max_model_len else None
 
     if not chat.drops_oldest:
-        return await render_chat(chat, size, state, request, ask.tools, form)
+        return await made_of(chat)
     most = ask.ending.max_tokens
     if whole := await attempt(chat, most or 1):
         return whole
@@ -109,7 +129,7 @@ async def _render_fitting(
         else:
             low = middle + 1
     if found is None:
-        return await render_chat(chat, size, state, request, ask.tools, form)  # is refused
+        return await made_of(chat)  # is refused
     n_dropped = len(chat.messages) - len(cuts[high])
     add_notice(request.scope, f"{chat.param}: without the {n_dropped} oldest messages it fits")
     return found
@@ -138,7 +158,17 @@ def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
     return None
 
 
-def read_prompts(prompts: Prompts, ask: Ask, state: ServerState) -> list[Prompt]:
+def _bounds(ask: Ask, state: ServerState, request: Request) -> Bounds:
+    """Of a prompt's tokens as many as the context has, and one more, which is too much."""
+    room, last = hold_of(request), ask.last_prompt_tokens
+    if last is None:
+        return Bounds(most=state.max_model_len, room=room)
+    return Bounds(last=state.max_model_len if last < 0 else last, room=room)
+
+
+def read_prompts(
+    prompts: Prompts, ask: Ask, state: ServerState, bounds: Bounds = ALL
+) -> list[Prompt]:
     """Texts, token ids and gaps, checked."""
     param, tokenizer = prompts.param, state.tokenizer
     add_bos = prompts.add_special_tokens
@@ -151,10 +181,11 @@ def read_prompts(prompts: Prompts, ask: Ask, state: ServerState) -> list[Prompt]
 
     def read(item: str | list[int] | Infill) -> Prompt:
         if isinstance(item, Infill):
-            return read_infill(item, ask.ending.max_tokens, state, add_bos=add_bos)
+            return read_infill(item, ask.ending.max_tokens, state, bounds, add_bos=add_bos)
         if not isinstance(item, str):
             return Prompt(item)
-        return Prompt(tokenizer.encode(item, add_bos=add_bos, parse_special=True), item)
+        ids = tokenizer.encode(item, add_bos=add_bos, parse_special=True, bounds=bounds)
+        return Prompt(ids, item)
 
     return [read(item) for item in prompts.items]
 
@@ -190,10 +221,14 @@ async def render_chat(
     request: Request,
     tools: ToolUse,
     form: AnswerFormat,
+    bounds: Bounds | None = None,
 ) -> tuple[Prompt, str]:
     """A conversation as the model gets it, and the end of its text; else as ``render_text``."""
+    hold = hold_of(request)
     text, mark = await render_text(chat, size, state, request, tools, form)
-    ids = await state.workers.read(len(text), lambda: state.tokenizer.encode_marked(text, mark))
+    encode = partial(state.tokenizer.encode_marked, text, mark, bounds or Bounds(room=hold))
+    with hold.passing(text.__sizeof__()):
+        ids = await state.workers.read(len(text), encode)
     return Prompt(ids), text[-END_SIZE:]
 
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lanewise.api.http.error_forms import ErrorForms
-from lanewise.api.http.limits import BodyBudget, Refusals, watch
+from lanewise.api.http.limits import DEFAULT_BYTES, Hold, Refusals, RequestMemory, watch
 from lanewise.settings import Settings
 
 SLOWEST_SWEEP_S = 0.5
@@ -35,8 +35,9 @@ class Front:
     ) -> None:
         self.settings = settings
         self.errors = errors or ErrorForms({})
-        self.bodies = BodyBudget(settings.max_pending_body_bytes)
+        self.memory = RequestMemory(settings.request_memory or DEFAULT_BYTES)
         self.refusals = Refusals(registry)
+        self._unsent: list[Hold] = []  # of answers that are made
         self._connections: dict[Watched, None] = {}  # the oldest first
         self._sweep: asyncio.TimerHandle | None = None
         times = (settings.head_timeout_s, settings.body_timeout_s, settings.send_timeout_s)
@@ -50,20 +51,20 @@ class Front:
         )
         watch(
             registry,
-            "lanewise_http_pending_body_bytes",
-            "Bytes of bodies whose requests are neither admitted nor answered.",
-            lambda: self.bodies.used,
+            "lanewise_request_memory_bytes",
+            "Bytes that requests have brought and had made, beyond 64 KiB of each.",
+            lambda: self.memory.used,
         )
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """The application; what a request's body holds is given back when its answer ends."""
+        """The application; what a request holds is given back when its answer ends."""
 
         async def release_after(scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 await app(scope, receive, send)
             finally:
-                if scope["type"] == "http":
-                    scope["body_hold"].release()
+                if scope["type"] == "http" and not scope["hold"].let_go():
+                    self._unsent.append(scope["hold"])
 
         return release_after
 
@@ -92,5 +93,6 @@ class Front:
         now = loop.time()
         for connection in list(self._connections):
             connection.check(now)
-        again = bool(self._connections)
+        self._unsent = [hold for hold in self._unsent if not hold.let_go()]
+        again = bool(self._connections or self._unsent)
         self._sweep = loop.call_later(self._period, self._look_at_all, loop) if again else None

@@ -1,51 +1,50 @@
-"""What connections may cost together: unfinished bodies, slow clients, and who was turned away."""
+"""What requests may hold together, and who was turned away before an endpoint saw it."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from lanewise.api.errors import ApiError, UnavailableError
+from lanewise.api.errors import ApiError, BodyTooLargeError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
-# What a body may have before it counts: ordinary requests are read however full the budget is.
-FREE_BODY_BYTES = 64 << 10
+# What a request may hold before it counts: ordinary ones are read however full the budget is.
+FREE_BYTES = 64 << 10
+DEFAULT_BYTES = 256 << 20  # of all requests, where no settings were made for a machine
 SAID_AGAIN_S = 60.0
 RETRY_AFTER_S = "5"
 
 
-class BodyBudget:
-    """Bytes of all bodies that have arrived and whose requests are neither admitted nor answered.
-
-    The first FREE_BODY_BYTES of each are not counted.
-    """
+class RequestMemory:
+    """Bytes of all that requests have brought and had made, but for FREE_BYTES of each."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-
-    def take(self, n_bytes: int) -> bool:
-        """Count more bytes, unless there would be too many."""
-        if self.used + n_bytes > self.limit:
-            return False
-        self.used += n_bytes
-        return True
+        self.lock = threading.Lock()  # texts are read on threads
 
 
-class BodyHold:
-    """What one request's body takes from the budget; ``scope["body_hold"]``.
+class Hold:
+    """What one request makes the server hold; ``scope["hold"]``.
 
-    Who reads the body raises ``refusal()`` once it is set: nothing that comes later is kept.
+    Bytes of the body count as they arrive and until it is read, what is made of them from before it
+    is made to the end of the answer. Who reads the body
+    raises ``refusal()`` once it is set: nothing that comes later is kept.
     """
 
-    __slots__ = ("_budget", "_held", "_received", "refusal")
+    __slots__ = ("_body", "_counted", "_is_over", "_kept", "_memory", "n_unsent", "refusal")
 
-    def __init__(self, budget: BodyBudget) -> None:
-        self._budget = budget
-        self._held = 0
-        self._received = 0
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
+        self._body = 0
+        self._kept = 0
+        self._counted = 0  # of both, in the budget
+        self._is_over = False
+        self.n_unsent: Callable[[], int] = lambda: 0  # bytes that wait for the client to read
         # Makes a new error each time: one that has been raised holds its frames and their bytes.
         self.refusal: Callable[[], ApiError] | None = None
 
@@ -53,31 +52,75 @@ class BodyHold:
         """Count bytes that have arrived; False when they must not be kept."""
         if self.refusal is not None:
             return False
-        self._received += n_bytes
-        more = self._received - FREE_BODY_BYTES - self._held
-        if more <= 0:
-            return True
-        if not self._budget.take(more):
+        self._body += n_bytes
+        if not self._count():
             self.refuse(self._no_room)
             return False
-        self._held += more
         return True
+
+    def keep(self, n_bytes: int) -> None:
+        """Count what is about to be made and stays; ApiError if there is no room for it."""
+        self._kept += n_bytes
+        if not self._count():
+            error = self._no_room()
+            self._kept -= n_bytes
+            raise error
+
+    @contextmanager
+    def passing(self, n_bytes: int) -> Iterator[None]:
+        """Count what is there during the block alone; ApiError if there is no room for it."""
+        self.keep(n_bytes)
+        try:
+            yield
+        finally:
+            self._kept -= n_bytes
+            self._count()
+
+    def body_is_read(self) -> None:
+        """The body is no longer there; what was made of it is."""
+        self._body = 0
+        self._count()
 
     def refuse(self, refusal: Callable[[], ApiError]) -> None:
         """Keep nothing more of this body, and tell who reads it why."""
         self.refusal = refusal
         self.release()
 
+    def let_go(self) -> bool:
+        """Give back all but bytes of the answer that its client has yet to read; False with any."""
+        if n_unsent := self.n_unsent():
+            self._body, self._kept = 0, min(self._body + self._kept, n_unsent)
+            self._count()
+        else:
+            self.release()
+        return not n_unsent
+
     def release(self) -> None:
-        """Give back what was taken: the request is admitted, answered or gone."""
-        self._budget.used -= self._held
-        self._held = 0
+        """Give back all: the request is answered or gone, whatever a thread may still make."""
+        self._is_over = True
+        self._count()
+
+    def _count(self) -> bool:
+        memory = self._memory
+        with memory.lock:
+            counts = 0 if self._is_over else max(0, self._body + self._kept - FREE_BYTES)
+            more = counts - self._counted
+            if more > 0 and memory.used + more > memory.limit:
+                return False
+            memory.used += more
+            self._counted = counts
+            return True
 
     def _no_room(self) -> ApiError:
+        most, needed = self._memory.limit, self._body + self._kept
+        if needed - FREE_BYTES > most:
+            return BodyTooLargeError(
+                f"the request takes {needed} bytes of memory or more; accepted: at most {most}"
+                " (request_memory)"
+            )
         return UnavailableError(
-            "the bodies of other requests that have yet to be complete take all of"
-            f" max_pending_body_bytes = {self._budget.limit}",
-            code="too_many_bodies",
+            f"other requests take all of request_memory = {most} bytes",
+            code="too_much_memory",
             headers={"retry-after": RETRY_AFTER_S},
         )
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import httptools
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -25,9 +25,10 @@ from uvicorn.protocols.http.httptools_impl import (
 from lanewise.api.errors import ApiError
 from lanewise.api.http import refusals
 from lanewise.api.http.front import Front
-from lanewise.api.http.limits import BodyHold
+from lanewise.api.http.http10 import answer_until_close
+from lanewise.api.http.limits import Hold
 from lanewise.api.http.output import Output
-from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED
+from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED, SINGLE
 
 MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
@@ -71,6 +72,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = self._field_bytes = self._fields = 0
         self._body_bytes = self._chunks = self._wire_bytes = 0
         self._heads = self._messages = 0  # that have been complete
+        self._single: set[bytes] = set()  # fields that have come
         self._answering: RequestResponseCycle | None = None
         self._sent = 0
         self._stalled_at = 0.0
@@ -186,6 +188,7 @@ class Connection(HttpToolsProtocol):
         if self._phase is IDLE:
             self._begin_head()
         self._field_bytes = self._fields = self._body_bytes = self._chunks = 0
+        self._single.clear()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -208,6 +211,10 @@ class Connection(HttpToolsProtocol):
             return
         # As the base class does; calling it would take as long again for every field.
         name = name.lower()
+        if name in self._single:
+            self._stop(refusals.twice(name))
+        if name in SINGLE:
+            self._single.add(name)
         self.headers.append((name, value))
         if name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
@@ -218,11 +225,15 @@ class Connection(HttpToolsProtocol):
         """A request can be answered from now on."""
         if self._ignores_upgrade:
             return
+        if b"host" not in self._single and self.parser.get_http_version() == "1.1":
+            self._stop(refusals.no_host())
         self._heads += 1
         self._phase = BODY
         timeout = self._limits.body_timeout_s
         self._deadline = timeout and self.loop.time() + timeout
-        self.scope["body_hold"] = BodyHold(self._front.bodies)  # type: ignore[typeddict-unknown-key]
+        hold = Hold(self._front.memory)
+        hold.n_unsent = self.transport.get_write_buffer_size
+        self.scope["hold"] = hold  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self.cycle.transport = self._output  # type: ignore[assignment]
         if self._is_probe:
@@ -244,7 +255,7 @@ class Connection(HttpToolsProtocol):
         elif not was_refused:
             self.cycle.body = bytearray()
             self.cycle.message_event.set()
-            self._front.refusals.count("too_many_bodies", "max_pending_body_bytes are in use")
+            self._front.refusals.count("too_much_memory", "request_memory is in use")
 
     def on_message_complete(self) -> None:
         """A request has been received."""
@@ -267,7 +278,7 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         if cycle.scope["http_version"] == "1.0":
-            app = partial(_answer_until_close, app, cycle)
+            app = partial(answer_until_close, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def _close_after_answer(self) -> None:
@@ -283,7 +294,7 @@ class Connection(HttpToolsProtocol):
             return
         error = self._no_place()
         await self._front.errors.response(error, scope["path"])(scope, receive, send)
-        scope["body_hold"].release()
+        scope["hold"].release()
 
     # Turning away.
 
@@ -422,25 +433,6 @@ class Connection(HttpToolsProtocol):
         return error
 
 
-def _hold_of(cycle: RequestResponseCycle) -> BodyHold:
-    hold: BodyHold = cast(dict[str, Any], cycle.scope)["body_hold"]
+def _hold_of(cycle: RequestResponseCycle) -> Hold:
+    hold: Hold = cast(dict[str, Any], cycle.scope)["hold"]
     return hold
-
-
-async def _answer_until_close(
-    app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Answer HTTP/1.0, which knows no chunks: what has no length ends with the connection."""
-    is_framed = True
-
-    async def send_plain(message: Message) -> None:
-        nonlocal is_framed
-        if message["type"] == "http.response.start":
-            is_framed = any(name.lower() == b"content-length" for name, _ in message["headers"])
-            if not is_framed:
-                cycle.chunked_encoding = cycle.keep_alive = False
-        elif not is_framed:
-            cycle.expected_content_length = len(message.get("body", b""))
-        await send(message)
-
-    await app(scope, receive, send_plain)

@@ -13,6 +13,11 @@ from lanewise.api.http.limits import RETRY_AFTER_S
 
 MAX_FIELDS = 128  # of a head
 MAX_TARGET = 8 << 10  # bytes; RFC 9112 wants 8,000
+# Fields that a head has once: of two, one reader takes the first and another the last.
+SINGLE = frozenset(
+    b"host authorization x-api-key content-length transfer-encoding content-type content-encoding"
+    b" origin expect traceparent".split()
+)
 # Paths that tell how the server is: to who has no key, and beyond the limit of connections.
 PROBED = ("/health", "/health/live", "/health/ready", "/v1/health", "/ping", "/metrics")
 
@@ -20,6 +25,16 @@ PROBED = ("/health", "/health/live", "/health/ready", "/v1/health", "/ping", "/m
 def not_http() -> ApiError:
     """Bytes that no HTTP client sends."""
     return BadRequestError("this is not HTTP/1.1 as RFC 9112 wants it", code="invalid_http")
+
+
+def twice(name: bytes) -> ApiError:
+    """A field that a head has only once."""
+    return BadRequestError(f"the head has the field {name.decode()!r} twice", code="invalid_http")
+
+
+def no_host() -> ApiError:
+    """HTTP/1.1 without its one necessary field."""
+    return BadRequestError("the head has no field 'host'", code="invalid_http")
 
 
 def too_many_ahead() -> ApiError:

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from lanewise.told import shortened, told
+
 TRACEBACK_INDENT = "  "
 
 
@@ -14,7 +16,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without what could end it early or move a terminal's cursor."""
-        record.message = record.getMessage()
+        record.message = told(record.getMessage())
         record.asctime = self.formatTime(record)
         lines = [self.formatMessage(record)]
         if record.exc_info:
@@ -33,7 +35,7 @@ class JsonFormatter(logging.Formatter):
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": shortened(record.getMessage()),
         }
         if request_id := getattr(record, "request_id", None):
             line["request_id"] = request_id

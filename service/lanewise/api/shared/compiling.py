@@ -106,7 +106,7 @@ class GrammarService:
         job = {"kind": source.kind, "text": source.text, "before": source.before}
         job["vocabulary"] = VOCABULARY
         try:
-            await self._sandbox.prepare(described)
+            await self._sandbox.prepare(described, self._sandbox.grammars.limits)
             probed = await self._sandbox.grammars.run(pack_job("compile", job), described, client)
         except SandboxError as error:
             if error.reason in LASTING:

@@ -33,6 +33,16 @@ class Parts(NamedTuple):
         n_containers = outside.count("[") + outside.count("{")
         return cls(outside.count(",") + n_containers, n_strings, outside.count(":"), n_containers)
 
+    @property
+    def n_bytes(self) -> int:
+        """What they take once they are parsed and checked, all strings being empty."""
+        return sum(count * each for count, each in zip(self, PART_BYTES, strict=True))
+
+    @property
+    def parsed_bytes(self) -> int:
+        """The same of what is only parsed."""
+        return sum(count * each for count, each in zip(self, PARSED_BYTES, strict=True))
+
     def check(self, most: "Parts", what: str, param: str | None = None) -> None:
         """Raise BadRequestError if there is more of something than in ``most``."""
         for name, count, limit in zip(NAMES, self, most, strict=True):
@@ -48,13 +58,17 @@ class Parts(NamedTuple):
 MAX_PARTS = Parts(values=3 << 19, strings=1 << 18, members=1 << 17, containers=1 << 16)
 # The same for the arguments of tool calls: JSON in strings, which is parsed by itself.
 MAX_ARGUMENTS = Parts(values=1 << 18, strings=1 << 16, members=1 << 15, containers=1 << 14)
+# As measured: an integer, an empty string, a member, an object of a schema made from another.
+PART_BYTES = Parts(values=40, strings=56, members=100, containers=600)
+PARSED_BYTES = Parts(values=40, strings=56, members=60, containers=120)
 NAMES = ("values", "strings", "members of objects", "objects and lists")
 
 
-def check_parts(text: str) -> None:
-    """Raise BadRequestError if a body, before it is parsed, has too many parts."""
-    if len(text) > SMALL_TEXT:
-        Parts.of(text).check(MAX_PARTS, "the body")
+def check_parts(text: str) -> int:
+    """What a body takes once it is parsed; raises BadRequestError if it has too many parts."""
+    parts = Parts.of(text)
+    parts.check(MAX_PARTS, "the body")
+    return parts.n_bytes + text.__sizeof__()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +91,13 @@ class RequestBudgets:
     def check(self, ask: Ask) -> None:
         """Raise BadRequestError that names what is too much, how much it is, and what may be."""
         ending = ask.ending
-        _check("stop", "strings", len(ending.strings), self.max_stop_strings)
-        _check("stop", "characters", sum(map(len, ending.strings)), MAX_STOP_CHARACTERS)
-        _check("stop_token_ids", "ids", len(ending.token_ids), self.max_stop_token_ids)
+        check_count("stop", "strings", len(ending.strings), self.max_stop_strings)
+        check_count("stop", "characters", sum(map(len, ending.strings)), MAX_STOP_CHARACTERS)
+        check_count("stop_token_ids", "ids", len(ending.token_ids), self.max_stop_token_ids)
         words = ask.sampling.bad_words
-        _check("bad_words", "words", len(words), self.max_stop_strings)
-        _check("bad_words", "characters", sum(map(len, words)), MAX_STOP_CHARACTERS)
-        _check("logit_bias", "entries", len(ask.sampling.logit_bias), self.max_logit_bias)
+        check_count("bad_words", "words", len(words), self.max_stop_strings)
+        check_count("bad_words", "characters", sum(map(len, words)), MAX_STOP_CHARACTERS)
+        check_count("logit_bias", "entries", len(ask.sampling.logit_bias), self.max_logit_bias)
         if isinstance(ask.input, Conversation):
             self.check_messages(ask.input.messages, ask.input.param)
             self.check_tools(ask.tools.listed)
@@ -92,7 +106,7 @@ class RequestBudgets:
         """The same for a conversation alone."""
         count = len(messages)
         count += sum(len(one.content) for one in messages if isinstance(one.content, list))
-        _check(param, "messages and parts of them", count, self.max_messages)
+        check_count(param, "messages and parts of them", count, self.max_messages)
         arguments = list(_arguments(messages))
         if sum(map(len, arguments)) > SMALL_TEXT:
             counts = zip(*map(Parts.of, arguments), strict=True)
@@ -101,13 +115,14 @@ class RequestBudgets:
 
     def check_tools(self, tools: Sequence[Tool]) -> None:
         """The same for tools alone."""
-        _check("tools", "tools", len(tools), self.max_tools)
+        check_count("tools", "tools", len(tools), self.max_tools)
         functions = [tool.function for tool in tools]
         size = sum(len(one.description) + text_size(one.parameters) for one in functions)
-        _check("tools", "bytes", size, self.max_tool_bytes)
+        check_count("tools", "bytes", size, self.max_tool_bytes)
 
 
-def _check(param: str, what: str, count: int, most: int) -> None:
+def check_count(param: str, what: str, count: int, most: int) -> None:
+    """Raise BadRequestError if there are too many of something."""
     if count > most:
         message = f"{param}: {count} {what} are too many; accepted: at most {most}"
         raise BadRequestError(message, param=param)

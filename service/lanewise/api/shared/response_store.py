@@ -11,12 +11,15 @@ class Stored(NamedTuple):
     """An answer, and the whole conversation before it, as JSON."""
 
     response: bytes
-    items: bytes  # a list
+    items: tuple[bytes, ...]  # lists of some each
+    n_items: int = 0  # of both, with the parts of their contents
+    parsed_bytes: int = 0  # that all of them take as objects
+    n_bytes: int = 0  # the same with the messages that are made of them
 
     @property
     def size(self) -> int:
         """What it takes, in bytes."""
-        return len(self.response) + len(self.items)
+        return len(self.response) + sum(map(len, self.items))
 
 
 class ResponseStore:

@@ -20,7 +20,13 @@ LARGE_SIZE = 1 << 19
 class Workers:
     """Long work waits for other long work alone: it must not hold up anybody else's prompt."""
 
-    def __init__(self, give_back_memory: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        give_back_memory: Callable[[], None] = lambda: None,
+        inline_size: int = INLINE_SIZE,
+    ) -> None:
+        """``inline_size`` is 0 where short work may take long too."""
+        self._inline_size = inline_size
         self._give_back_memory = give_back_memory  # what is free, to the system
         self._texts = ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
         self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="lanewise-long-text")
@@ -46,7 +52,7 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def _beside(self, pool: ThreadPoolExecutor, size: int, work: Callable[[], T]) -> T:
-        if size <= INLINE_SIZE:
+        if size <= self._inline_size:
             return work()
         try:
             return await asyncio.get_running_loop().run_in_executor(pool, work)

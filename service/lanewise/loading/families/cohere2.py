@@ -33,7 +33,6 @@ MUST_BE = {
     "use_parallel_embedding": (False,),
     "use_qk_norm": (False,),
 }
-HARMLESS = ("cache_implementation", "layer_switch", "use_embedding_sharing")
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -72,5 +71,4 @@ FAMILY = replace(
     from_hf=from_hf,
     gguf="cohere2",
     from_gguf=from_gguf,
-    harmless=HARMLESS,
 )

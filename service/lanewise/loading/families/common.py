@@ -80,7 +80,7 @@ def curve(fields: Fields, key: str, default: str) -> str:
 def check_values(fields: Fields, accepted: Mapping[str, tuple[object, ...]]) -> None:
     """Refuse fields, where they are there, that say something else than is accepted."""
     for key, values in accepted.items():
-        if key in fields.values and fields.raw(key) not in values:
+        if fields.is_set(key) and fields.raw(key) not in values:
             raise fields.fail(key, " or ".join(map(repr, values)))
 
 
@@ -175,7 +175,9 @@ def hf_ropes_of_kinds(
     scaling = fields.raw("rope_scaling")
     ropes, context = [], 0
     for number, kind in enumerate(KINDS):
-        values: dict[str, Any] = {"max_position_embeddings": fields.raw("max_position_embeddings")}
+        values: dict[str, Any] = {
+            "max_position_embeddings": fields.meant("max_position_embeddings")
+        }
         values["rope_parameters"] = given[kind] if nested and given is not None else given
         values["rope_scaling"] = scaling if number < scaled else None
         values["rope_theta"] = fields.raw(theta_keys[kind])

@@ -26,7 +26,6 @@ from lanewise.loading.families.gguf import (
     gguf_trunk_layers,
 )
 from lanewise.loading.families.latent import (
-    MTP,
     gguf_latent_attention,
     gguf_latent_tensors,
     hf_latent_attention,
@@ -112,5 +111,4 @@ FAMILY = Family(
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=MTP,
 )

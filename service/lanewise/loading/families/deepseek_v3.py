@@ -6,7 +6,6 @@ from lanewise.loading.families.common import check_values, hf_model
 from lanewise.loading.families.experts import hf_dense_first, hf_routed_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
-    MTP,
     hf_latent_attention,
     hf_latent_tensors,
 )
@@ -37,5 +36,4 @@ FAMILY = Family(
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=MTP,
 )

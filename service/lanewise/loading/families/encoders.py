@@ -25,11 +25,6 @@ from lanewise.loading.program import (
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
-# What encoders' configs have for nothing: whose head for training shares the embedding, and such.
-HARMLESS = (
-    *("tie_word_embeddings", "gradient_checkpointing", "classifier_dropout", "output_past"),
-    *("sentence_transformers", "sbert_ce_default_activation_function", "emb_pooler"),
-)
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 # Tensors that embedders made as BERT have for nothing.
@@ -113,12 +108,9 @@ def norm_eps(fields: Fields, key: str = "layer_norm_eps", default: float = 1e-12
     return round_to_f32(fields.number(key, default=default))
 
 
-def encoder_family(
-    name: str, from_hf: Program, hf_tensors: Rename, own: tuple[str, ...] = ()
-) -> Family:
-    """Return a row of the table; ``own`` are fields that its configs have for nothing, too."""
-    harmless = (*HARMLESS, *own)
-    return Family(name, from_hf, hf_tensors=hf_tensors, gguf_is_usual=False, harmless=harmless)
+def encoder_family(name: str, from_hf: Program, hf_tensors: Rename) -> Family:
+    """Return a row of the table."""
+    return Family(name, from_hf, hf_tensors=hf_tensors, gguf_is_usual=False)
 
 
 def give_norm_after(

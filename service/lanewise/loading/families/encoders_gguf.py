@@ -9,8 +9,14 @@ from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import has
 from lanewise.loading.families.encoders import give_norm_after, layers_after
-from lanewise.loading.families.gguf import arch_of, gguf_n_layers, gguf_rope, gguf_uniform
-from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
+from lanewise.loading.families.gguf import (
+    arch_of,
+    gguf_n_layers,
+    gguf_qkv_bias,
+    gguf_rope,
+    gguf_uniform,
+)
+from lanewise.loading.families.naming import give_roles, usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.gguf_text import TEMPLATE
 from lanewise.loading.json_files import Fields
@@ -120,7 +126,7 @@ def gguf_encoder(
         hidden // n_heads,
         rope=None if theta is None else 0,
         both_ways=True,
-        qkv_bias=has(sources, Role.ATTN_Q_BIAS, GGUF) or "blk.0.attn_qkv.bias" in sources,
+        qkv_bias=gguf_qkv_bias(sources),
         output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
         alibi=alibi,
     )
@@ -163,8 +169,6 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     tensors = Rearranged(with_matrices(sources))
     give_roles(tensors, "token_embd_norm", Role.ATTN_NORM, column=GGUF)
     for number in range(config.n_layers):
-        rows = config.heads.n_heads * config.heads.head_dim
-        split_roles(tensors, f"blk.{number}.attn_qkv", QKV, rows, number, GGUF)
         give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number, GGUF)
         give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number, GGUF)
     for number, head in enumerate(HEADS):

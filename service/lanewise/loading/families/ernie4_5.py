@@ -39,5 +39,4 @@ FAMILY = Family(
     from_gguf,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
-    harmless=("compression_ratio", "use_rmsnorm", "rope_reorder", "fuse_rope"),
 )

@@ -100,9 +100,4 @@ FAMILY = Family(
     gguf_tensors=flatten_gguf_experts,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
-    harmless=(
-        *("compression_ratio", "use_rmsnorm", "rope_reorder", "fuse_rope"),
-        *("moe_capacity", "moe_gate", "moe_use_aux_free", "moe_use_hard_gate"),
-        *("num_nextn_predict_layers", "moe_group", "moe_all_to_all_dropout"),
-    ),
 )

@@ -77,5 +77,4 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=olmo2.hf_tensors,
     gguf_is_usual=False,
-    harmless=("layer_norm_epsilon",),
 )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families import phi
 from lanewise.loading.families.common import curve, hf_attention, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
@@ -24,7 +21,6 @@ from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 CURVE = "gelu"
-DEFAULTS: Mapping[str, Any] = {"max_position_embeddings": 2048}
 OLD_NAMES = {
     "n_head": "num_attention_heads",
     "n_layer": "num_hidden_layers",
@@ -113,7 +109,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
 
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Take Q, K and V apart; of two norms the second is attention's."""
-    tensors = Rearranged(phi.gguf_tensors(sources, config))
+    tensors = Rearranged(sources)
     for number, layer in enumerate(config.layers):
         if layer.wiring == "parallel":
             give_roles(tensors, f"blk.{number}.attn_norm", Role.FFN_NORM, number, GGUF)
@@ -129,6 +125,4 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
-    harmless=("apply_residual_connection_post_layernorm", "hidden_dropout", "rotary"),
-    defaults=DEFAULTS,
 )

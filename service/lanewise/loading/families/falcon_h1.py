@@ -36,10 +36,6 @@ MULTIPLIED = (
     *(Role.ATTN_OUTPUT, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_DOWN),
 )
-HARMLESS = (
-    *mamba2.HARMLESS,
-    *("mamba_use_mlp", "mlp_expansion_factor", "attn_layer_indices", "num_logits_to_keep"),
-)
 
 
 @dataclass(frozen=True)
@@ -214,5 +210,4 @@ FAMILY = Family(
     lora_values=lora_values,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
-    harmless=HARMLESS,
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig
@@ -49,8 +48,6 @@ class Family:
     hf_interleaved_rope: bool = False
     # GGUF files of it have the usual names and parts, so that we can write one.
     gguf_is_usual: bool = True
-    harmless: tuple[str, ...] = ()  # keys of config.json that this family's files have for nothing
-    # What config.json means where it does not say, of families whose published ones leave out much.
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()  # what its reference reads, and no answer of ours depends on
     has_mtp: bool = False  # files may have a head that predicts further tokens (mtp.py)
     own_quantizations: tuple[str, ...] = ()  # quant_methods whose tensors hf_tensors reads itself

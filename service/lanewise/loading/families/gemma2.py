@@ -36,7 +36,6 @@ LARGEST = 46  # layers of 27B, whose scores are scaled by another size than that
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_values(fields, MUST_BE)
-    fields.ignore("hidden_act")  # hidden_activation is what counts
     n_layers = hf_n_layers(fields, sources)
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % PERIOD == 0] for n in range(n_layers)]
     window = fields.integer("sliding_window", default=WINDOW)
@@ -94,5 +93,4 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=gemma3.hf_tensors,
     gguf_is_usual=False,
-    harmless=("cache_implementation",),
 )

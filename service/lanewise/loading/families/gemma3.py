@@ -15,7 +15,7 @@ from lanewise.loading.families.common import (
     hf_n_layers,
     hf_ropes_of_kinds,
 )
-from lanewise.loading.families.encoders import HARMLESS, norm_eps
+from lanewise.loading.families.encoders import norm_eps
 from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import cap, root_scale
@@ -43,14 +43,6 @@ from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
 # Of configs that do not say, as those of 4B to 27B do not.
-DEFAULTS = {
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-6,
-}
 WINDOW, PERIOD, SCALAR = 4096, 6, 256
 EMBEDDING_WINDOW = 512
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
@@ -60,7 +52,6 @@ MUST_BE = {
     "attention_bias": (False,),
 }
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
-OWN_HARMLESS = ("cache_implementation", *PERIODS)
 # In the order in which names become free.
 OF_LAYER = {
     "post_attention_layernorm": Role.ATTN_RESULT_NORM,
@@ -197,8 +188,7 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     gguf_is_usual=False,
-    harmless=(*HARMLESS, *OWN_HARMLESS),
-    defaults=DEFAULTS,
+    harmless=("sliding_window_pattern",),
 )
 EMBEDDING = replace(
     FAMILY,

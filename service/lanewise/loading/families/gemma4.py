@@ -53,8 +53,7 @@ MUST_BE = {
     "attention_bias": (False,),
 }
 HARMLESS = (
-    *("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
-    *("cache_implementation", "vocab_size_per_layer_input"),
+    *("num_experts", "top_k_experts", "moe_intermediate_size", "vocab_size_per_layer_input"),
 )
 # Of layers with experts.
 OF_MIXTURE = {
@@ -73,7 +72,6 @@ SHARED = {
 PER_LAYER_SIZE = 256  # of configs that do not say, where there is a table
 # Of layers that read the keys and values of others, whose files may have them for nothing.
 UNUSED = (Role.ATTN_K, Role.ATTN_V, Role.ATTN_K_NORM)
-DEFAULTS = {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "head_dim": 256}
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -346,5 +344,4 @@ FAMILY = Family(
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
     harmless=HARMLESS,
-    defaults=DEFAULTS,
 )

@@ -9,6 +9,7 @@ from math import prod
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import has, heads_of
+from lanewise.loading.families.naming import QKV, bias_of, qkv_rows, usual
 from lanewise.loading.formats import TensorType, round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, TENSOR_NAMES
@@ -27,6 +28,7 @@ from lanewise.loading.rope import (
 )
 from lanewise.loading.sources import Sources
 
+FUSED_BIAS = "blk.0.attn_qkv.bias"  # of Q, K and V
 # Tensors of GGUF files that are none of the model's.
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -57,11 +59,36 @@ def gguf_attention(
         n_kv_heads=gguf_uniform(fields, f"{arch}.attention.head_count_kv", default=n_heads),
         head_dim=head_dim,
         rope=0,
-        qkv_bias=qkv_bias or has(sources, Role.ATTN_Q_BIAS, GGUF),
+        qkv_bias=qkv_bias or gguf_qkv_bias(sources),
         output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
         qk_norm=qk_norm,
     )
     return check_heads(attention, fields.source)
+
+
+def gguf_qkv_bias(sources: Sources) -> bool:
+    """Return whether Q, K and V have biases, which may be one with theirs."""
+    return has(sources, Role.ATTN_Q_BIAS, GGUF) or FUSED_BIAS in sources
+
+
+def with_heads_apart(sources: Sources, config: ModelConfig) -> Sources:
+    """Return tensors with Q, K and V of each layer apart where a file has them in one.
+
+    Rows that are more than those of queries are of their gate.
+    """
+    tensors = Rearranged(sources)
+    for number, layer in enumerate(config.layers):
+        for name in (f"blk.{number}.attn_qkv.weight", f"blk.{number}.attn_qkv.bias"):
+            fused = sources.get(name)
+            if fused is None or layer.attention is None:
+                continue
+            rows = qkv_rows(layer.attention)
+            if fused.shape:
+                rows[0] = max(rows[0], fused.shape[0] - sum(rows[1:]))
+            roles = QKV if name.endswith("weight") else map(bias_of, QKV)
+            names = (usual(role, number, GGUF) for role in roles)
+            tensors.split_rows(name, dict(zip(names, rows, strict=True)))
+    return tensors.out
 
 
 def gguf_windows(
@@ -182,7 +209,9 @@ def gguf_rope(
         if theta <= 1.0:
             raise fields.fail(f"{arch}.rope.freq_base", "a number above 1")
         yarn = _gguf_yarn(fields, scaling, factor or context / original, original, truncate)
-        scale = attention_factor * yarn_scale(yarn.factor)
+        # Some files say what everybody multiplies by; others say nothing, or 1, and mean the same.
+        own = fields.number(f"{scaling}yarn_attn_factor", default=1.0)
+        scale = attention_factor * (yarn_scale(yarn.factor) if own == 1.0 else own)
         log = fields.number(f"{scaling}yarn_log_multiplier", default=0.0, zero=True)
         scale /= yarn_scale(yarn.factor, log)
         factors = yarn_factors(theta, rotated, yarn)
@@ -213,13 +242,6 @@ def gguf_rope(
 
 
 def _gguf_yarn(fields: Fields, scaling: str, factor: float, original: int, truncate: bool) -> Yarn:
-    if fields.number(f"{scaling}yarn_ext_factor", default=1.0) != 1.0:
-        raise fields.fail(f"{scaling}yarn_ext_factor", "1")
-    # Some files say what everybody multiplies by, and others say nothing or 1 and mean the same.
-    usual = yarn_scale(factor)
-    given = fields.number(f"{scaling}yarn_attn_factor", default=1.0)
-    if given != 1.0 and abs(given - usual) > 1e-5 * usual:
-        raise fields.fail(f"{scaling}yarn_attn_factor", f"1 or {usual:.6f}")
     return Yarn(
         factor,
         original,

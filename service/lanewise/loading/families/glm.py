@@ -10,7 +10,7 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
 )
-from lanewise.loading.families.naming import GATE_UP, QKV, qkv_rows, split_roles
+from lanewise.loading.families.naming import GATE_UP, split_roles
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
@@ -52,19 +52,17 @@ def gguf_glm(
     fields: Fields, sources: Sources, name: str, *, result_norms: bool = False
 ) -> ModelConfig:
     """Return the whole of a model, perhaps with norms of what attention and FFN add."""
-    fused = "blk.0.attn_qkv.bias" in sources
-    attention = gguf_attention(fields, sources, qkv_bias=fused)
+    attention = gguf_attention(fields, sources)
     layer = Layer(attention, gguf_gated(fields, sources), result_norms=result_norms)
     return gguf_model(fields, sources, name, [layer] * gguf_n_layers(fields, sources))
 
 
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take gate and up apart, which are called up, and where they are one Q, K and V."""
+    """Take gate and up apart, which are called up."""
     tensors = Rearranged(sources)
     for number in range(config.n_layers):
-        folder, size = f"blk.{number}", config.ffn_size(number)
-        split_roles(tensors, f"{folder}.ffn_up", GATE_UP, size, number, GGUF)
-        split_roles(tensors, f"{folder}.attn_qkv", QKV, qkv_rows(config.heads), number, GGUF)
+        size = config.ffn_size(number)
+        split_roles(tensors, f"blk.{number}.ffn_up", GATE_UP, size, number, GGUF)
     return tensors.out
 
 

@@ -31,7 +31,6 @@ PARTIAL = 0.5  # of each head is turned, where the config does not say
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    fields.ignore("num_nextn_predict_layers", "num_mtp_layers")
     experts = hf_routed_experts(fields, "sigmoid", renormalize=True)
     qk_norm = "head" if fields.flag("use_qk_norm", default=False) else "none"
     attention = hf_attention(fields, sources, qk_norm=qk_norm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lanewise.loading.families.deepseek_v3 import config_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import MTP, hf_latent_tensors
+from lanewise.loading.families.latent import hf_latent_tensors
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.sources import Sources
@@ -31,5 +31,4 @@ FAMILY = Family(
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=MTP,
 )

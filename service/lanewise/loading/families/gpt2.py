@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families import phi
 from lanewise.loading.families.common import (
     check_values,
     curve,
@@ -21,8 +20,9 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.families.naming import QKV, give_roles, qkv_rows, split_roles, usual
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Layer, ModelConfig, Plain
+from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
@@ -33,15 +33,7 @@ NAMES = {
     "n_layer": "num_hidden_layers",
     "n_positions": "max_position_embeddings",
 }
-MUST_BE = {
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "add_cross_attention": (False,),
-}
-HARMLESS = (
-    *("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "gradient_checkpointing"),
-    *("summary_proj_to_labels", "summary_first_dropout", "reorder_and_upcast_attn"),
-)
+MUST_BE = {"add_cross_attention": (False,)}
 OF_LAYER = {
     "ln_1": Role.ATTN_NORM,
     "attn.c_proj": Role.ATTN_OUTPUT,
@@ -56,15 +48,24 @@ UNUSED = ("attn.bias", "attn.masked_bias")
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_values(fields, MUST_BE)
-    fields = fields.replacing({new: fields.raw(old) for old, new in NAMES.items()})
+    fields = fields.replacing({new: fields.meant(old) for old, new in NAMES.items()})
     size = fields.integer("n_inner", default=4 * fields.integer("hidden_size"))
     ffn = Plain(size, True, curve(fields, "activation_function", CURVE))
     attention = hf_attention(fields, sources, qkv_bias=True)
-    layer = Layer(replace(attention, rope=None, output_bias=True), ffn)
-    layers = [layer] * hf_n_layers(fields, sources)
+    plain = replace(attention, rope=None, output_bias=True)
+    numbers = range(hf_n_layers(fields, sources))
+    layers = [Layer(replace(plain, score_scale=scale(fields, plain, n)), ffn) for n in numbers]
     eps = "layer_norm_epsilon"
     config = hf_model(fields, "gpt2", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
     return replace(config, ropes=(), learned_positions=True)
+
+
+def scale(fields: Fields, attention: Attention, number: int) -> float:
+    """Return what scores of layer ``number`` are multiplied by."""
+    by_size = fields.flag("scale_attn_weights", default=True)
+    by_layer = fields.flag("scale_attn_by_inverse_layer_idx", default=False)
+    own = attention.score_scale if by_size else 1.0
+    return round_to_f32(own / (number + 1)) if by_layer else own
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -100,7 +101,6 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     hf_inputs_first=True,
-    gguf_tensors=phi.gguf_tensors,
     gguf_is_usual=False,
-    harmless=HARMLESS,
+    harmless=("reorder_and_upcast_attn",),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families import phi
 from lanewise.loading.families.common import curve, hf_attention, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import (
@@ -82,6 +81,5 @@ FAMILY = Family(
     "gptneox",
     from_gguf,
     hf_tensors=hf_tensors,
-    gguf_tensors=phi.gguf_tensors,
     gguf_is_usual=False,
 )

@@ -41,7 +41,6 @@ HEAD_DIM, WINDOW = 64, 128  # of configs that do not say
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
-    fields.ignore("hidden_act", "experts_per_token", "initial_context_length")
     experts = Experts(
         n=fields.integer("num_local_experts", default=128),
         n_used=fields.integer("num_experts_per_tok", default=4),

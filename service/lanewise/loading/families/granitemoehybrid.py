@@ -158,5 +158,4 @@ FAMILY = Family(
     gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=(*mamba2.HARMLESS, "normalization_function", "init_method"),
 )

@@ -14,15 +14,11 @@ from lanewise.loading.program import Gated, ModelConfig
 from lanewise.loading.rope import uniform_factors
 from lanewise.loading.sources import Sources
 
-# What its makers' config.json must say, and what it has for nothing.
+# What its makers' config.json must say.
 MUST_BE: Mapping[str, tuple[object, ...]] = {
     "layer_norm_type": ("layer_norm",),
     "logn_attention_scale": (False,),
 }
-HARMLESS = (
-    *("pack_qkv", "unpad_inputs", "use_memory_efficient_attention", "logn_attention_clip1"),
-    "logn_attention_scale",
-)
 NTK = "ntk"
 
 
@@ -37,9 +33,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     settings.ignore("type")
     factor = settings.number("factor")
     settings.refuse_unread()
-    plain = Fields(dict(fields.values, rope_scaling=None), fields.source)
-    model = _model(plain, sources, theta)
-    fields.ignore(*(set(fields.values) - set(plain.unread())))
+    model = _model(fields.replacing({"rope_scaling": None}), sources, theta)
     if factor <= 1.0:
         return model
     (rope,) = model.ropes
@@ -58,4 +52,4 @@ def _model(fields: Fields, sources: Sources, theta: float) -> ModelConfig:
     return rotary_model(fields, sources, "gte", ffn, bias=True, theta=theta)
 
 
-FAMILY = encoder_family("gte", from_hf, hf_tensors, HARMLESS)
+FAMILY = encoder_family("gte", from_hf, hf_tensors)

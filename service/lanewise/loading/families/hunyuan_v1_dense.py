@@ -34,14 +34,6 @@ MUST_BE = {
     "num_experts": (None, 1),
     "norm_type": ("rms", "hf_rms", "fused"),
 }
-HARMLESS = (
-    *("add_classification_head", "class_num", "pool_type", "dense_list", "mask_init_id"),
-    *("cla_share_factor", "num_shared_expert", "moe_topk", "moe_layer_num_skipped"),
-    *("moe_intermediate_size", "moe_drop_tokens", "moe_random_routing_dropped_token"),
-    *("use_mixed_mlp_moe", "capacity_factor", "group_limited_greedy", "im_end_id"),
-    *("im_start_id", "im_newline_id", "text_start_id", "text_end_id", "sep_token_id"),
-    *("position_embedding_xdrope", "enable_lm_head_fp32", "org_vocab_size", "eod_token_id"),
-)
 NORMS = {"query_layernorm": Role.ATTN_Q_NORM, "key_layernorm": Role.ATTN_K_NORM}
 
 
@@ -96,5 +88,4 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     gguf_is_usual=False,
-    harmless=HARMLESS,
 )

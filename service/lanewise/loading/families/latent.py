@@ -31,7 +31,6 @@ MUST_BE = {
     "moe_layer_freq": (1,),
 }
 IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim")  # of plain attention
-MTP = ("num_nextn_predict_layers", "num_mtp_layers")  # layers that guess further tokens
 
 
 def hf_latent_attention(fields: Fields) -> Attention:

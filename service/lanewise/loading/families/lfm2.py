@@ -44,11 +44,6 @@ OF_LAYER = {
     "feed_forward.w3": Role.FFN_UP,
     "feed_forward.w2": Role.FFN_DOWN,
 }
-# Of configs of the first models, which say again what others say, or how weights were initialized.
-HARMLESS = (
-    *("block_dim", "block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init"),
-    *("conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "block_norm_eps"),
-)
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -159,5 +154,4 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
-    harmless=HARMLESS,
 )

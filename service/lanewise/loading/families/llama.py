@@ -26,8 +26,7 @@ from lanewise.loading.sources import Sources
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json; a sliding window in it means nothing."""
-    fields.ignore("sliding_window", "use_sliding_window")
+    """Read config.json."""
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     return hf_model(fields, "llama", [layer] * hf_n_layers(fields, sources))
 

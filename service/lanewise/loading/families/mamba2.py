@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.gguf import arch_of
 from lanewise.loading.families.naming import usual
@@ -14,16 +12,19 @@ from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 
-# Of configs: how weights were initialized, how others split the work.
-HARMLESS = ("time_step_min", "time_step_max", "time_step_floor", "chunk_size", "mamba_chunk_size")
-# How infinity is written where JSON's readers may not know it.
-INFINITY = {"__float__": "Infinity"}
+# How infinity is written where JSON's readers may not know it, and the most that a float32 holds.
+INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38
 
 
 def check_steps(fields: Fields) -> None:
     """Refuse limits of the steps that some step could reach."""
     limits = fields.raw("time_step_limit")
-    if limits is not None and limits not in ([0.0, math.inf], [0.0, INFINITY]):
+    if limits is None:
+        return
+    is_pair = isinstance(limits, list) and len(limits) == 2 and limits[0] == 0
+    if not is_pair or not (
+        limits[1] == INFINITY or (isinstance(limits[1], int | float) and limits[1] >= MOST)
+    ):
         raise fields.fail("time_step_limit", "[0, Infinity]")
 
 

@@ -23,7 +23,7 @@ from lanewise.loading.sources import Sources
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json; what each layer adds is divided by the root of their number."""
     if fields.integer("num_experts", default=0, least=0):
-        raise fields.fail("num_experts", "0")
+        raise fields.fail("num_experts", "0 (its experts are not supported)")
     n_layers = hf_n_layers(fields, sources)
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     config = hf_model(fields, "minicpm", [layer] * n_layers, tied=True)

@@ -9,7 +9,6 @@ from lanewise.loading.families.common import hf_model
 from lanewise.loading.families.experts import hf_dense_first, hf_routed_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
-    MTP,
     hf_latent_attention,
     hf_latent_tensors,
 )
@@ -53,5 +52,4 @@ FAMILY = Family(
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=MTP,
 )

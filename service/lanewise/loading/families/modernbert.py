@@ -43,11 +43,6 @@ OF_LAYER = {
     "attn_norm": Role.ATTN_NORM,
     "mlp_norm": Role.FFN_NORM,
 }
-OWN_HARMLESS = (
-    *("sparse_prediction", "sparse_pred_ignore_index", "deterministic_flash_attn", "decoder_bias"),
-    *("reference_compile", "repad_logits_with_grad", "initializer_cutoff_factor", "layer_norm_eps"),
-    "position_embedding_type",
-)
 
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
@@ -125,7 +120,7 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     ffn = Gated(
         fields.integer("modern-bert.feed_forward_length"),
-        activation=curve(fields, "modern-bert.hidden_act", "gelu"),
+        activation=curve(fields, "modern-bert.hidden_activation", "gelu"),
     )
     key = "modern-bert.classifier.pooling_type"
     kind = POOLING_TYPES.get(fields.integer(key, default=1))
@@ -155,7 +150,7 @@ def from_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 
 FAMILY = replace(
-    encoder_family("modernbert", from_hf, hf_tensors, OWN_HARMLESS),
+    encoder_family("modernbert", from_hf, hf_tensors),
     gguf="modern-bert",
     from_gguf=from_gguf,
     gguf_tensors=from_gguf_tensors,

@@ -47,5 +47,4 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     gguf_is_usual=False,
-    harmless=("rms_norm_eps",),
 )

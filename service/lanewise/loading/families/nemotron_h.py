@@ -43,14 +43,13 @@ KINDS = {
 }
 CURVE = "relu_squared"
 HARMLESS = (
-    *mamba2.HARMLESS,
-    *("num_hidden_layers", "expand", "residual_in_fp32", "rescale_prenorm_residual"),
-    *("num_logits_to_keep", "use_mamba_kernels", "mamba_ssm_cache_dtype", "attention_head_dim"),
-    *("is_nemotron", "rms_norm_eps", "norm_eps", "moe_shared_expert_overlap"),
-    # Of layers that guess further tokens.
-    *("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+    *("time_step_min", "time_step_max", "time_step_floor", "num_hidden_layers", "expand"),
+    *(
+        "mtp_layers_block_type",
+        "mtp_hybrid_override_pattern",
+    ),  # of layers that guess further tokens
     # Of FFNs and experts that no layer may have.
-    *("intermediate_size", "n_routed_experts", "n_shared_experts", "moe_intermediate_size"),
+    *("intermediate_size", "n_routed_experts", "moe_intermediate_size"),
     *("moe_shared_expert_intermediate_size", "moe_latent_size", "num_experts_per_tok"),
     *("n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor"),
 )

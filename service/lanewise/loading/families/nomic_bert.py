@@ -58,13 +58,6 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
     "moe_normalize_expert_weights": (False, None),
     "ffn_div": (1, 1.0),
 }
-HARMLESS = (
-    *("fused_bias_fc", "fused_dropout_add_ln", "use_xentropy", "pad_vocab_size_multiple"),
-    *("max_trained_positions", "dense_seq_output", "last_layer_subset", "attn_pdrop", "embd_pdrop"),
-    *("resid_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels"),
-    *("summary_type", "summary_use_proj", "sequence_parallel", "layer_norm_training_hint"),
-    *("moe_impl", "moe_resid_pdrop", "router_aux_loss_coef"),
-)
 GATED = {"swiglu": "silu", "geglu": "gelu"}
 EXPERTS_BIAS = "mlp.experts.bias"  # of a layer, one for all its experts
 
@@ -176,7 +169,7 @@ def moe_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 
 FAMILY = replace(
-    encoder_family(NAME, from_hf, hf_tensors, HARMLESS),
+    encoder_family(NAME, from_hf, hf_tensors),
     gguf="nomic-bert",
     from_gguf=from_gguf,
     gguf_tensors=gguf_tensors,

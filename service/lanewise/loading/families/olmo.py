@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
@@ -13,6 +15,7 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.families.naming import usual
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Layer, ModelConfig
@@ -24,20 +27,24 @@ EPS = 1e-5  # of all its norms, which configs do not say
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    if fields.is_set("clip_qkv"):
-        raise fields.fail("clip_qkv", "null")
-    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
+    attention = replace(hf_attention(fields, sources), qkv_clip=hf_clip(fields))
+    layer = Layer(attention, hf_gated(fields, sources))
     layers = [layer] * hf_n_layers(fields, sources)
     fields = fields.replacing({"layer_norm_eps": EPS})
     return hf_model(fields, "olmo", layers, eps="layer_norm_eps", norm="layer")
 
 
+def hf_clip(fields: Fields) -> float:
+    """Return what Q, K and V are limited to; null is nothing."""
+    return round_to_f32(fields.number("clip_qkv", default=0.0))
+
+
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read metadata."""
     key = f"{arch_of(fields)}.attention.clamp_kqv"
-    if fields.number(key, default=0.0, zero=True):
-        raise fields.fail(key, "0")
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
+    clip = round_to_f32(fields.number(key, default=0.0, zero=True))
+    attention = replace(gguf_attention(fields, sources), qkv_clip=clip)
+    layer = Layer(attention, gguf_gated(fields, sources))
     layers = [layer] * gguf_n_layers(fields, sources)
     return gguf_model(fields, sources, "olmo", layers, norm="layer")
 

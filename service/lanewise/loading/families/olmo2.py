@@ -15,6 +15,7 @@ from lanewise.loading.families.gguf import (
     gguf_windows,
 )
 from lanewise.loading.families.naming import usual
+from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged
@@ -50,15 +51,16 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 
 def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, also that of OLMo 3: what has a window is turned by unscaled angles."""
+    """Read metadata, also that of OLMo 3: what has a window is turned by angles without scaling."""
     attention = gguf_attention(fields, sources, qk_norm="whole")
     windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
     layers = layers_by_windows(attention, gguf_gated(fields, sources), windows)
     model = gguf_model(fields, sources, "olmo2", layers)
+    rope = model.ropes[0]
+    theta = fields.number("olmo2.rope.freq_base_swa", default=rope.theta)
     if not any(windows):
         return model
-    rope = model.ropes[0]
-    return replace(model, ropes=(rope, Rope(rope.theta, rope.rotated)))
+    return replace(model, ropes=(rope, Rope(round_to_f32(theta), rope.rotated)))
 
 
 def layers_by_windows(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:

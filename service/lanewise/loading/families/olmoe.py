@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from lanewise.loading.families import olmo
 from lanewise.loading.families.common import (
     check_activation,
     hf_attention,
@@ -24,8 +27,6 @@ from lanewise.loading.sources import Sources
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_activation(fields)
-    if fields.is_set("clip_qkv"):
-        raise fields.fail("clip_qkv", "null")
     experts = Experts(
         n=hf_count(fields),
         n_used=fields.integer("num_experts_per_tok"),
@@ -33,7 +34,8 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
         router="softmax",
         renormalize=fields.flag("norm_topk_prob", default=False),
     )
-    layer = Layer(hf_attention(fields, sources, qk_norm="whole"), experts)
+    attention = hf_attention(fields, sources, qk_norm="whole")
+    layer = Layer(replace(attention, qkv_clip=olmo.hf_clip(fields)), experts)
     return hf_model(fields, "olmoe", [layer] * hf_n_layers(fields, sources))
 
 

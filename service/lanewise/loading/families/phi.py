@@ -13,9 +13,8 @@ from lanewise.loading.families.gguf import (
     gguf_model,
     gguf_n_layers,
 )
-from lanewise.loading.families.naming import QKV, give_roles, qkv_rows, split_roles
+from lanewise.loading.families.naming import give_roles
 from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
@@ -64,20 +63,11 @@ def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
     return replace(config, output_bias=True)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take Q, K and V apart where they are one."""
-    tensors, rows = Rearranged(sources), qkv_rows(config.heads)
-    for number in range(config.n_layers):
-        split_roles(tensors, f"blk.{number}.attn_qkv", QKV, rows, number, GGUF)
-    return tensors.out
-
-
 FAMILY = Family(
     "phi",
     from_hf,
     "phi2",
     from_gguf,
     hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
 )

@@ -30,7 +30,6 @@ PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    fields.ignore("resid_pdrop", "embd_pdrop")
     layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
     window = hf_window(fields)
     layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
@@ -56,13 +55,12 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take Q, K and V apart, and gate and up, which are called up."""
+    """Take gate and up apart, which are called up."""
     tensors = Rearranged(sources)
     for number in range(config.n_layers):
-        names = [gguf_name(role, number) for role in PARTS]
-        split(tensors, config, number, f"blk.{number}.attn_qkv.weight", names[:3])
-        if names[3] not in sources:
-            split(tensors, config, number, names[4], names[3:])
+        gate, up = (gguf_name(role, number) for role in PARTS[3:])
+        if gate not in sources:
+            split(tensors, config, number, up, [gate, up])
     return tensors.out
 
 

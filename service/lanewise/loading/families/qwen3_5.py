@@ -22,10 +22,6 @@ from lanewise.loading.program import Experts, Gated, ModelConfig
 from lanewise.loading.sources import Sources
 
 NAME = "qwen3_5_text"
-HARMLESS = (
-    *("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"),
-    *("mlp_only_layers", "language_model_only", "output_gate_type"),
-)
 INPUTS = {
     "in_proj_qkv": Role.STATE_IN,
     "in_proj_z": Role.STATE_GATE,
@@ -70,5 +66,4 @@ FAMILY = Family(
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
     has_mtp=True,
-    harmless=HARMLESS,
 )

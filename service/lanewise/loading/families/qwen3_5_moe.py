@@ -45,5 +45,4 @@ FAMILY = Family(
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
     has_mtp=True,
-    harmless=(*qwen3_5.HARMLESS, "intermediate_size"),
 )

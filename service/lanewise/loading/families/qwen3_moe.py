@@ -33,7 +33,6 @@ from lanewise.loading.sources import Sources
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     check_activation(fields)
-    fields.ignore("max_window_layers")  # published configs have it, and nobody reads it
     window = hf_window(fields, switched=True)
     attention = hf_attention(fields, sources, qk_norm="head", window=window)
     experts = Experts(

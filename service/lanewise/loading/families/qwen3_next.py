@@ -71,7 +71,6 @@ def hf_delta_model(
 ) -> ModelConfig:
     """Return the whole of a model whose layers have these FFNs."""
     check_activation(fields)
-    fields.ignore("max_window_layers")  # of configs whose layers have no window
     for key, wanted in (("attention_bias", False), ("attn_output_gate", True)):
         if fields.flag(key, default=wanted) != wanted:
             raise fields.fail(key, str(wanted).lower())
@@ -217,7 +216,7 @@ def gguf_delta_layers(
             gguf_attention(fields, sources, qk_norm="head"), output_gate=True
         ),
     }
-    attend = [usual(Role.ATTN_Q, number, GGUF) in sources for number in range(len(ffns))]
+    attend = [usual(Role.ATTN_OUTPUT, number, GGUF) in sources for number in range(len(ffns))]
     return layers_of(mixers, [KINDS[has_attention] for has_attention in attend], ffns)
 
 

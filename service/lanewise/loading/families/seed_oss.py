@@ -21,7 +21,7 @@ HEAD_DIM = 128  # of configs that do not say
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    fields.ignore("attention_out_bias", "residual_dropout")  # the tensors say the first
+    fields.ignore("attention_out_bias")  # the tensors say it
     layer = Layer(hf_attention(fields, sources, HEAD_DIM), hf_gated(fields, sources))
     return hf_model(fields, "seed_oss", [layer] * hf_n_layers(fields, sources))
 

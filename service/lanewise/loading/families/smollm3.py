@@ -30,7 +30,6 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
     attention, ffn = hf_attention(fields, sources), hf_gated(fields, sources)
-    fields.ignore("max_window_layers")  # published configs have it, and nobody reads it
     have_rope = hf_have_rope(fields, n_layers)
     window = hf_window(fields, switched=True)
     windows = hf_windows(fields, window, [not has_rope for has_rope in have_rope])

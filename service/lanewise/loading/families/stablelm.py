@@ -80,5 +80,4 @@ FAMILY = Family(
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,
-    harmless=("rotary_scaling_factor", "norm_eps"),
 )

@@ -62,8 +62,4 @@ FAMILY = Family(
     from_gguf,
     hf_tensors=hf_tensors,
     gguf_is_usual=False,
-    harmless=(
-        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "scale_attn_weights"),
-        *("layer_norm_epsilon", "norm_type"),
-    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import MTP, hf_latent_attention, hf_latent_tensors
+from lanewise.loading.families.latent import hf_latent_attention, hf_latent_tensors
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.sources import Sources
@@ -22,5 +22,4 @@ FAMILY = Family(
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
-    harmless=(*MTP, "embedding_initializer_range"),
 )

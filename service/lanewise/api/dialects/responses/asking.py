@@ -51,12 +51,17 @@ def _resolved(items: Sequence[Any], find: Callable[[str], JsonItem | None]) -> I
             continue
         found = find(item.id)
         if found is None:
-            raise BadRequestError(
-                f"input[{i}].id: an item {item.id[:60]!r} is not kept here; accepted: those of"
-                " responses that were stored lately, with the same API key",
-                param=f"input[{i}].id",
-            )
+            raise not_kept(i, item.id)
         yield found
+
+
+def not_kept(i: int, name: str) -> BadRequestError:
+    """The error for an id of no item."""
+    return BadRequestError(
+        f"input[{i}].id: an item {name[:60]!r} is not kept here; accepted: those of responses that"
+        " were stored lately, with the same API key",
+        param=f"input[{i}].id",
+    )
 
 
 def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:

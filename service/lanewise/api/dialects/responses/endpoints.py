@@ -1,6 +1,5 @@
 """``/v1/responses`` and what is kept of it."""
 
-import json
 from typing import Any
 
 from starlette.requests import Request
@@ -8,31 +7,33 @@ from starlette.responses import JSONResponse, Response
 
 from lanewise.api.dialects.responses.asking import ask_of, own_items
 from lanewise.api.dialects.responses.items import JsonItem, with_ids
+from lanewise.api.dialects.responses.kept import SHOWN, Kept, items_before, stored
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
 from lanewise.api.errors import BadRequestError, NotFoundError
 from lanewise.api.generation import path
 from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.writing import dumps_long
+from lanewise.api.http.limits import Hold
 from lanewise.api.shared.response_store import Stored
 from lanewise.api.shared.state import ServerState
 
 MAX_PAGE = 100
 PAGE = 20
 ORDERS = ("asc", "desc")
-SHOWN = 80  # characters of an id
 
 
 class Exchange:
-    """One request and its answer: knows what is kept for whoever asks."""
+    """One request and its answer, with what is kept for whoever asks."""
 
-    def __init__(self, state: ServerState, key: int) -> None:
+    def __init__(self, state: ServerState, key: int, hold: Hold) -> None:
         self._state, self._key = state, key
+        self._kept = Kept(state, key, hold)
         self._body: ResponsesRequest | None = None
         self._before: list[JsonItem] = []  # of the responses before
         self._own: list[JsonItem] = []
-        self._known: dict[str, dict[str, JsonItem]] = {}  # items by id, of responses referred to
 
     @property
     def dialect(self) -> Dialect[ResponsesRequest]:
@@ -44,13 +45,16 @@ class Exchange:
             ask=self.ask,
             wire=self.wire,
             in_order=True,
+            look_up=self._kept.look_up,
+            repeats=True,
         )
 
     def ask(self, body: ResponsesRequest) -> Ask:
         """What a request asks for, after all that it goes on from."""
         self._body = body
-        self._before = self._previous(body.previous_response_id)
-        self._own = own_items(body, self._find)
+        self._before = self._kept.before()
+        self._kept.read()
+        self._own = own_items(body, self._kept.item)
         return ask_of(body, [*self._before, *self._own])
 
     def wire(self, about: About) -> ResponsesWire:
@@ -61,11 +65,8 @@ class Exchange:
         def keep(response: dict[str, Any]) -> None:
             if asked.is_stored:
                 own = with_ids(self._own, about.id)
-                self._state.responses.put(
-                    self._key,
-                    response["id"],
-                    Stored(_written(response), _written([*self._before, *own])),
-                )
+                answer = stored(response, [*self._before, *own])
+                self._state.responses.put(self._key, response["id"], answer)
 
         asked = Asked(
             body=body,
@@ -76,41 +77,10 @@ class Exchange:
         )
         return ResponsesWire(about, asked)
 
-    def _previous(self, name: str | None) -> list[JsonItem]:
-        if name is None:
-            return []
-        found = self._state.responses.get(self._key, name)
-        if found is None:
-            raise BadRequestError(
-                f"previous_response_id: a response {name[:SHOWN]!r} is not kept here: it was made"
-                " with store: false, with another API key or too long ago; send its items as input",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            )
-        return _all_items(found)
-
-    def _find(self, name: str) -> JsonItem | None:
-        """An item by its id, which tells whose it is."""
-        answer = "resp_" + name.partition("_")[2][:-4]
-        if answer not in self._known:
-            found = self._state.responses.get(self._key, answer)
-            items = [] if found is None else _all_items(found)
-            self._known[answer] = {item["id"]: item for item in items}
-        return self._known[answer].get(name)
-
-
-def _all_items(stored: Stored) -> list[JsonItem]:
-    return [*json.loads(stored.items), *json.loads(stored.response)["output"]]
-
-
-def _written(value: Any) -> bytes:
-    # An unpaired surrogate, which JSON can have and UTF-8 cannot, is no reason to keep nothing.
-    return dumps_long(value).encode("utf-8", "replace")
-
 
 async def create_response(request: Request, state: ServerState) -> Response:
     """Answer a conversation of items."""
-    exchange = Exchange(state, request.scope["client_number"])
+    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
     return await path.answer(request, state, exchange.dialect)
 
 
@@ -125,6 +95,7 @@ def _stored(request: Request, state: ServerState) -> Stored:
 async def get_response(request: Request, state: ServerState) -> Response:
     """A response that is kept."""
     found = _stored(request, state)
+    hold_of(request).keep(len(found.response))  # the connection has a copy
     if request.query_params.get("stream") in ("true", "1"):
         raise BadRequestError("stream: a response that is kept is given whole", param="stream")
     return Response(found.response, media_type="application/json")
@@ -150,7 +121,15 @@ async def cancel_response(request: Request, state: ServerState) -> Response:
 
 async def list_input_items(request: Request, state: ServerState) -> Response:
     """The conversation before a response that is kept, the latest item first."""
-    items = json.loads(_stored(request, state).items)
+    found = _stored(request, state)
+    with hold_of(request).passing(found.parsed_bytes):
+        page = await state.workers.read(found.size, lambda: _page_of(found, request))
+        return await state.workers.answer(found.size, lambda: dumps_long(page))
+
+
+def _page_of(found: Stored, request: Request) -> dict[str, Any]:
+    """Some of the items of a conversation, as a request asks for them."""
+    items = items_before(found)
     asked = request.query_params
     order, after = asked.get("order", "desc"), asked.get("after")
     if order not in ORDERS:
@@ -167,12 +146,10 @@ async def list_input_items(request: Request, state: ServerState) -> Response:
             raise BadRequestError(f"after: there is no item {after[:SHOWN]!r}", param="after")
         items = items[place + 1 :]
     page = items[:limit]
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": len(items) > limit,
-        }
-    )
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > limit,
+    }

@@ -1,0 +1,114 @@
+"""Makes the table of what the references read of model files: loading/reference_fields.json.
+
+    python make_fields.py [--check] [--llama-cpp DIR]
+
+Of a config.json by model_type (transformers), of GGUF metadata by architecture (llama.cpp, whose
+sources lie in DIR). With --check nothing is written: what is committed must be what comes out now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from llama_cpp_keys import LlamaCpp
+from transformers_fields import ROOT as TRANSFORMERS
+from transformers_fields import fields_of, rope_settings
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+TABLE = ROOT / "service" / "lanewise" / "loading" / "reference_fields.json"
+SOURCES = ROOT / ".venv" / "reference" / "llama.cpp"
+sys.path.insert(0, str(ROOT / "service"))
+
+from lanewise.loading.families.table import FAMILIES, OTHER_GGUF_NAMES  # noqa: E402
+
+# Of families that transformers does not have, what the code of their makers reads.
+BY_HAND: dict[str, dict[str, Any]] = {
+    "minicpm": {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "dim_model_base": 1,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 32,
+        "num_experts": 0,
+        "num_experts_per_tok": None,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": None,
+        "pad_token_id": None,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "scale_depth": 1,
+        "scale_emb": 1,
+        "sparse_config": None,
+        "vocab_size": 32000,
+    },
+}
+
+Table = dict[str, dict[str, Any]]
+
+
+def made(llama_cpp: Path) -> Table:
+    """Return the table."""
+    reference = LlamaCpp(llama_cpp)
+    archs = {family.gguf for family in FAMILIES if family.gguf} | OTHER_GGUF_NAMES.keys()
+    names = [family.name for family in FAMILIES]
+    return {
+        "config.json": {name: BY_HAND.get(name) or fields_of(name) for name in sorted(names)},
+        "rope_parameters": rope_settings(name for name in names if name not in BY_HAND),
+        "gguf": {"": sorted(reference.of_all)}
+        | {arch: reference.keys_of(arch) for arch in sorted(archs)},
+    }
+
+
+def differences(old: Table, new: Table) -> list[str]:
+    """Return how the table differs from what is committed, a line for each name."""
+    found = []
+    for part in sorted(old.keys() | new.keys()):
+        before, now = old.get(part, {}), new.get(part, {})
+        for kind in sorted(before.keys() | now.keys()):
+            one, other = before.get(kind, {}), now.get(kind, {})
+            place = f"{part}{f' of {kind}' if kind else ''}"
+            found += [f"{place}: {name} is read, too" for name in sorted(set(other) - set(one))]
+            found += [f"{place}: {name} is not read" for name in sorted(set(one) - set(other))]
+            if isinstance(one, dict) and isinstance(other, dict):
+                found += [
+                    f"{place}: {name} means {other[name]!r} where it is left out"
+                    for name in sorted(one.keys() & other.keys())
+                    if one[name] != other[name]
+                ]
+    return found
+
+
+def text_of(table: Table) -> str:
+    """Return the table as JSON, with a line for each model_type."""
+    parts = []
+    for part, kinds in table.items():
+        lines = [f"  {json.dumps(kind)}: {json.dumps(names)}" for kind, names in kinds.items()]
+        parts.append(f" {json.dumps(part)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def main() -> None:
+    """Make the table, or compare it."""
+    parser = argparse.ArgumentParser(description="Makes the table of what the references read.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--llama-cpp", type=Path, default=SOURCES, help="its folder of sources")
+    arguments = parser.parse_args()
+    table = made(arguments.llama_cpp)
+    if arguments.check:
+        wrong = differences(json.loads(TABLE.read_text()), table)
+        raise SystemExit("\n".join(wrong) if wrong else 0)
+    TABLE.write_text(text_of(table), encoding="utf-8")
+    print(f"from {TRANSFORMERS} and {arguments.llama_cpp}")
+
+
+if __name__ == "__main__":
+    main()
