@@ -36,3 +36,11 @@ def test_too_few_files_are_told_in_a_line():
     assert done.returncode == 1
     assert "this process may open 32 files (ulimit -n); accepted: at least 56" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_too_little_address_space_is_told_in_a_line():
+    command = [*LIMITED, "-v", "900000", *SERVE, str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "what ulimit -v leaves beside 1.25 GiB for threads" in done.stderr
+    assert "Traceback" not in done.stderr
