@@ -1,5 +1,6 @@
 """Threads, memory and KV size from file trees of hosts and containers."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lanewise.host import (
+    ADDRESSES,
     GIB,
     MIB,
     HostError,
@@ -194,6 +196,24 @@ def test_memory_of_version_1_ignores_its_huge_number_for_no_limit(tree):
     assert memory_limit(root) == MemoryLimit(2 * GIB, "memory available on this host", False)
     tree({"sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB)})
     assert memory_limit(root).n_bytes == GIB
+
+
+def test_the_address_space_that_is_left_is_a_limit_of_memory(tree):
+    line = "Max address space         {:<20} unlimited            bytes     \n"
+    root = tree(
+        {
+            "proc/meminfo": f"MemAvailable: {2 * GIB // 1024} kB\n",
+            "proc/self/limits": line.format("unlimited"),
+            "proc/self/statm": f"{GIB // os.sysconf('SC_PAGE_SIZE')} 5 5 5 5 5 5\n",
+        }
+    )
+    assert memory_limit(root).n_bytes == 2 * GIB
+    tree({"proc/self/limits": line.format(3 * GIB)})
+    left = MemoryLimit(2 * GIB - ADDRESSES, memory_limit(root).reason, True)
+    assert memory_limit(root) == left
+    assert "ulimit -v" in left.reason
+    tree({"proc/self/limits": line.format(GIB)})
+    assert memory_limit(root).n_bytes == 0
 
 
 def test_memory_in_use_is_that_of_the_group_with_the_limit(tree):

@@ -157,10 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}", EXIT_ERROR)
     except Exception as error:
+        if isinstance(error, MemoryError) or NO_THREAD in str(error):
+            return _fail(f"{str(error) or 'there is no memory'} ({LIMITS})", EXIT_ERROR)
         if not _is_for_users(error):
             raise
         return _fail(str(error), EXIT_ERROR)
 
+
+NO_THREAD = "can't start new thread"  # Python's words, of a RuntimeError
+LIMITS = "raise what limits this process: pids or memory of its control group, ulimit -u, ulimit -v"
 
 # What vLLM, llama.cpp and Ollama call them.
 RENAMED = {"run": "chat", "show": "inspect", "benchmark": "bench", "convert": "pack"}

@@ -17,6 +17,9 @@ GIB = 1 << 30
 MIB = 1 << 20
 # v1 writes "no limit" as the largest multiple of a page below 2**63.
 UNLIMITED_V1 = 1 << 62
+# Of a server's dozen threads each has a stack and, of which little is used, 64 MiB for what it
+# allocates; two that compile grammars have stacks of 64 MiB.
+ADDRESSES = 5 << 28
 MUCH_THROTTLED = 0.05  # of the periods; less are the bursts of a start
 
 
@@ -208,12 +211,17 @@ def held_bytes(group: Path, version: int) -> int:
 def memory_limit(root: Path = ROOT) -> MemoryLimit:
     """The smallest limit of any control group above the process, or what the host has available.
 
+    Or what may still be mapped (ulimit -v), if that is less: libraries end a process that may not.
+
     What is available shrinks while a model is loaded, so ask before loading it.
     """
     available = _meminfo(root, "MemAvailable")
     limits = [MemoryLimit(available, "memory available on this host", False)] if available else []
     for n_bytes, _, path in _memory_limits(root):
         limits.append(MemoryLimit(n_bytes, f"control group limit {path}", True))
+    if (left := _address_space(root)) is not None:
+        why = f"what ulimit -v leaves beside {format_size(ADDRESSES)} for threads"
+        limits.append(MemoryLimit(left, why, True))
     if not limits:
         raise HostError(
             f"{root / 'proc/meminfo'}: no MemAvailable, and no control group has a limit"
@@ -379,6 +387,15 @@ def _cgroup_mounts(root: Path, controller: str | None) -> Iterator[tuple[str, Pa
         kind, options = source[0], source[2].split(",")
         if kind == "cgroup2" if controller is None else kind == "cgroup" and controller in options:
             yield fields[3], root / fields[4].lstrip("/")
+
+
+def _address_space(root: Path) -> int | None:
+    """Bytes that may still be mapped, but for what threads take; None where there is no limit."""
+    for line in (read_text(root / "proc/self/limits") or "").splitlines():
+        if line.startswith("Max address space") and (most := _number(line.split()[3])) is not None:
+            pages = (read_text(root / "proc/self/statm") or "0").split()[0]
+            return max(0, most - int(pages) * os.sysconf("SC_PAGE_SIZE") - ADDRESSES)
+    return None
 
 
 def _meminfo(root: Path, key: str) -> int | None:

@@ -1,5 +1,6 @@
 """What connections and heads may cost before their request is admitted, over raw sockets."""
 
+import os
 import resource
 import socket
 import time
@@ -8,7 +9,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from lanewise.api.http.protocol import PROBES
+from lanewise.api.http.files import PROBES, SPARE_FILES, places
 from lanewise.server.listener import raise_file_limit
 from lanewise.settings import Settings
 from raw_http import (
@@ -201,6 +202,20 @@ def test_the_process_may_open_a_file_for_each_connection(caplog):
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 1100
         assert not caplog.records
         raise_file_limit(before[1] + 1)
-        assert "max_connections wants" in caplog.text
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_there_are_as_many_connections_as_the_limit_of_files_has_room_for(caplog, monkeypatch):
+    monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 20)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20 + SPARE_FILES + 1064, 9999))
+    assert places(1000) == (1000, PROBES)
+    assert not caplog.records
+    assert places(1001) == (1000, PROBES)
+    assert "1000 connections and 64 probes may be open at once, not 1001 (max_" in caplog.text
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20 + SPARE_FILES + 20, 9999))
+    assert places(1000) == (15, 5)
+    assert places(3) == (3, 5)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert places(10**6) == (10**6, PROBES)

@@ -1,12 +1,16 @@
 """Ready only while answers can be expected: failures in a row, and model files that change."""
 
 import asyncio
+import errno
+import os
+import threading
 import time
 
 import pytest
 
 from lanewise.api import warm_up
 from lanewise.loading.mapped_file import MappedFile
+from lanewise.sandbox import process
 from lanewise.server import file_watch
 from toy_server import toy_server
 
@@ -76,6 +80,60 @@ def test_where_no_request_comes_any_more_the_server_tries_one_of_its_own(server)
 
 def failed_steps(server) -> float:
     return server.metric("lanewise_step_errors_total")
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+TOLD = "the system starts no more"
+
+
+def no_process(*_) -> None:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def no_thread(*_) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("refused", ["process", "thread"])
+def test_not_ready_while_the_system_starts_no_processes(server, monkeypatch, caplog, refused):
+    with monkeypatch.context() as refusing:
+        if refused == "process":
+            refusing.setattr(process, "_popen", no_process)
+        else:
+            refusing.setattr(threading.Thread, "start", no_thread)
+        for path, body in (
+            ("/v1/chat/completions", CHAT),
+            ("/v1/completions", OK | {"guided_regex": "[ab]{2}"}),
+            ("/v1/messages", CHAT | {"model": "toy"}),
+            ("/api/chat", CHAT | {"model": "toy"}),
+        ):
+            answer = server.client.post(path, json=body)
+            assert answer.status_code in (503, 529), answer.text
+            assert TOLD in answer.text
+            assert int(answer.headers["retry-after"]) > 0
+        assert ask(server) == 200
+        status, reason = ready(server)
+        assert (status, reason.startswith(TOLD)) == (503, True)
+        assert server.client.get("/health/live").status_code == 200
+        assert server.state.engine.metrics.registry.get_sample_value("lanewise_ready") == 0
+        tried = server.state.warming
+        server.wait_until(lambda: ready(server)[0] == 503 and server.state.warming is not tried)
+    server.wait_until(lambda: ready(server) == (200, "ready"))
+    assert server.client.post("/v1/chat/completions", json=CHAT).status_code == 200
+    told = [one for one in caplog.records if "no more" in one.message or one.exc_info]
+    assert [one.levelname for one in told] == ["ERROR"]
+    assert sum("ready again" in one.message for one in caplog.records) == 1
+
+
+def test_a_grammar_for_which_there_is_no_thread_is_no_bad_grammar(server, monkeypatch):
+    body = OK | {"guided_regex": "[ab]{3}"}
+    assert ask(server, OK | {"guided_regex": "[ab]{2}"}) == 200  # there is a worker
+    with monkeypatch.context() as refusing:
+        refusing.setattr(threading.Thread, "start", no_thread)
+        assert ask(server, body) == 503
+        assert ready(server)[0] == 503
+    assert ask(server, body) == 200
+    server.wait_until(lambda: ready(server) == (200, "ready"))
 
 
 def test_one_poisoned_request_after_another_does_not_make_it_unready(server):

@@ -1,7 +1,11 @@
 """Steps begun ahead, with the real library: the bits are those of steps one after the other."""
 
 import os
+import resource
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,3 +174,31 @@ def test_a_session_may_be_closed_while_steps_run(model):
 
 def n_threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def test_where_the_system_refuses_a_thread_steps_run_one_after_the_other():
+    # In a process of its own: glibc keeps stacks of threads that have ended, and needs no memory
+    # for the next ones.
+    path = os.pathsep.join(sys.path)  # where the helpers lie
+    command = [sys.executable, __file__]
+    subprocess.run(command, env=dict(os.environ, PYTHONPATH=path), check=True)
+
+
+def refuse_the_thread() -> None:
+    """What the test above runs: no memory for a thread's stack."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with Model.load(failing_checkpoint(), isa=os.environ.get("LANEWISE_ISA")) as model:
+        prompt, draw = batch([[1, 2]], [0]), draws(samplings()[:1], [2])
+        with Session(model, threads=1, **SIZES) as session:
+            in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 20), limits[1]))
+            with pytest.raises(NativeError, match="no memory or thread for steps started ahead"):
+                session.start(prompt, draw)
+            wanted = session.step_and_draw(prompt, draw)
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+            session.start(prompt, draw)
+            assert session.finish().drawn == wanted
+
+
+if __name__ == "__main__":
+    refuse_the_thread()

@@ -65,6 +65,9 @@ def taken_by(model: Model, blocks: int, states: int, users: int) -> int:
         return resident_bytes() - before
 
 
+HELD = 256 * MIB  # for requests and their texts, on small machines
+
+
 @pytest.mark.slow
 def test_many_users_with_long_contexts_take_what_is_promised():
     config = small_shape()
@@ -72,7 +75,7 @@ def test_many_users_with_long_contexts_take_what_is_promised():
     with Model.load(checkpoint(config, weights)) as model:
         layout = model.kv_layout("f16")
         limits = SchedulerConfig(USERS, STEP, STEP, CONTEXT, windows=layout.windows)
-        limit = MemoryLimit(512 * MIB, "test", dedicated=True)
+        limit = MemoryLimit(512 * MIB + HELD, "test", dedicated=True)
         plan = plan_memory(limit, model.info.packed_bytes, layout, limits, 0)
         assert (plan.max_seqs, plan.blocks) == (USERS, USERS * CONTEXT // BLOCK_TOKENS)
         promised = plan.kv_bytes + USERS * layout.state_bytes
@@ -80,11 +83,11 @@ def test_many_users_with_long_contexts_take_what_is_promised():
         taken = taken_by(model, plan.blocks, USERS, USERS) - least
         assert 0.8 * promised < taken < promised + SLACK
         # With a quarter of the memory fewer run at a time, and states leave room for blocks.
-        small = MemoryLimit(256 * MIB + 40 * MIB, "test", dedicated=True)
+        small = MemoryLimit(256 * MIB + 40 * MIB + HELD, "test", dedicated=True)
         less = plan_memory(small, model.info.packed_bytes, layout, limits, 0)
         assert 1 < less.max_seqs < USERS
-        assert less.max_seqs * layout.state_bytes <= 0.8 * 40 * MIB / 2
-        assert less.kv_bytes + less.state_bytes <= 0.8 * 40 * MIB
+        assert less.max_seqs * layout.state_bytes <= 40 * MIB / 2
+        assert less.kv_bytes + less.state_bytes <= 40 * MIB
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1"])

@@ -91,10 +91,12 @@ static lw_ahead* open_ahead(lw_session* session) {
     pthread_cond_init(&a->begun, NULL);
     pthread_cond_init(&a->ended, &attributes);
     pthread_condattr_destroy(&attributes);
-    session->announce = announce;
-    if (lw_start_thread(&a->thread, NULL, runner, a)) return a;
-    free_ahead(a);
-    return NULL;
+    if (!lw_start_thread(&a->thread, NULL, runner, a)) {
+        free_ahead(a);
+        return NULL;
+    }
+    session->announce = announce;  // not without a thread: steps then run by themselves
+    return a;
 }
 
 void lw_ahead_close(lw_ahead* a) {

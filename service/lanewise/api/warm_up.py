@@ -26,7 +26,9 @@ def begin(state: ServerState) -> "asyncio.Task[None]":
 
 
 def try_again(state: ServerState) -> None:
-    """Send another one, unless one is on its way: a step that succeeds says that all is well."""
+    """Try what has failed, unless that goes on already: a success says that all is well."""
+    if not (state.engine.failures.reason or state.sandbox.shortage.reason):
+        return
     now = time.monotonic()
     if now - state.tried_again < TRY_AGAIN_S:
         return
@@ -51,6 +53,10 @@ async def _warm_up(state: ServerState) -> None:
 
 
 async def _try_again(state: ServerState) -> None:
+    if state.sandbox.shortage.reason:
+        await state.sandbox.try_again()
+    if not state.engine.failures.reason:
+        return
     try:
         await _ask(state)
     except (EngineError, TokenizingError) as error:

@@ -20,6 +20,7 @@ class MaskFiller:
         self._has_spare_cpu = has_spare_cpu
         self._last_s = 0.0  # processor time that the masks of the step before took
         self._filler = ThreadPoolExecutor(1, "lanewise-masks")
+        self._filler.submit(lambda: None)  # its thread: later the system may refuse one
         self._filling: Future[None] | None = None
 
     def begin(self, constraints: Items[Constraint]) -> None:

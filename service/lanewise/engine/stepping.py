@@ -63,6 +63,7 @@ class Stepper:
         self._in_flight: StepInFlight | None = None  # a step that was begun ahead
         self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
         self._last_s = 0.0  # that a step took
+        self._not_begun = ""  # why the last one could not be that had to be begun ahead
         self.began: float | None = None  # the step that runs now, by the clock time.monotonic()
 
     @property
@@ -132,7 +133,9 @@ class Stepper:
             runner.start(batch, draws)
         except Exception as error:
             self._scheduler.give_back(copies)
-            logger.warning("a step cannot be begun ahead: %s", error)
+            if str(error) != self._not_begun:  # once, if it is the system that refuses a thread
+                self._not_begun = str(error)
+                logger.warning("a step cannot be begun ahead: %s", error)
             return None  # run by itself it fails whom it must
         began = time.perf_counter()
         work = self._scheduler.work_of(step.turns)

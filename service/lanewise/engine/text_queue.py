@@ -78,6 +78,11 @@ class Turn:
         return sum(map(len, self.job.request.texts[self.first : self.end]))
 
 
+def beyond(max_tokens: int) -> int:
+    """Tokens of short texts that go along with a step that is full."""
+    return max_tokens // 2
+
+
 class TextQueue:
     """Requests in the order in which they get their share of a step: clients in turn, each's too.
 
@@ -85,6 +90,8 @@ class TextQueue:
     that neither a million texts nor a thousand requests keep one text of somebody else waiting for
     longer than a step or two. Where there is room for more, those that came first have it. Who had
     less than its share for want of room begins the next step: there is always room for the first.
+    A short text of a request that has just come goes along with any step, which half as much more
+    may be in: its share would wait where one text fills the step.
     """
 
     def __init__(self) -> None:
@@ -126,7 +133,19 @@ class TextQueue:
                 break
         if behind is not None and behind.n_left:
             self._put_first(behind)
+        self._take_along(taken, [max(0, left[0]) + beyond(max_tokens), left[1]])
         return [Turn(job, first, job.n_begun) for job, first in taken.items()]
+
+    def _take_along(self, taken: dict[EncodingJob, int], left: list[int]) -> None:
+        """Take the first text of requests that have had no turn, those of clients in turn."""
+        for jobs in list(self._clients.values()):
+            for job in list(jobs):
+                if left[0] <= 0 or left[1] <= 0:
+                    return
+                if not job.n_begun and self._begin(job, left, 1, is_first=False):
+                    taken[job] = 0
+                    if not job.n_left:
+                        self.remove(job)
 
     def _round(self) -> Iterator[EncodingJob]:
         """Every request once, clients in turn; who had a turn is last next time."""

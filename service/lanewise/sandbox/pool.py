@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lanewise.sandbox.lane import REASONS, Counter, Lane, Limits, SandboxError
-from lanewise.sandbox.process import ProcessGoneError, Worker, WorkerLimits, Zygote
+from lanewise.sandbox.process import (
+    NoProcessError,
+    ProcessGoneError,
+    Worker,
+    WorkerLimits,
+    Zygote,
+)
+from lanewise.sandbox.shortage import Shortage
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +42,7 @@ class Sandbox:
 
     def __init__(self, grammars: Limits, templates: Limits, counters: Counters) -> None:
         self._counters = counters
+        self.shortage = Shortage()
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -61,6 +70,8 @@ class Sandbox:
             zygote = await self._running()
             for key, value in set_up.items():
                 await zygote.prepare(key, value, limits.cpu_s, limits.memory)
+        except NoProcessError as error:
+            raise SandboxError("busy", self.shortage.note("processes", error)) from error
         except ProcessGoneError as error:
             raise SandboxError("stopped" if self._is_closed else "busy", str(error)) from error
 
@@ -73,16 +84,29 @@ class Sandbox:
         if zygote is not None:
             zygote.kill()
 
+    async def try_again(self) -> None:
+        """Start a worker and end it; without an error the shortage of processes is over."""
+        with contextlib.suppress(ProcessGoneError):
+            worker = await self._new_worker(WorkerLimits(self.templates.limits.memory, STACK_BYTES))
+            await worker.end()
+
     async def _new_worker(self, limits: WorkerLimits) -> Worker:
+        try:
+            worker = await self._fork(limits)
+        except NoProcessError as error:
+            raise NoProcessError(self.shortage.note("processes", error)) from error
+        self.shortage.end()
+        self._counters.workers.inc()
+        return worker
+
+    async def _fork(self, limits: WorkerLimits) -> Worker:
         zygote = await self._running()
         try:
-            worker = await zygote.fork(limits)
+            return await zygote.fork(limits)
         except ProcessGoneError:
             if not zygote.is_gone:
                 raise
-            worker = await (await self._running()).fork(limits)
-        self._counters.workers.inc()
-        return worker
+            return await (await self._running()).fork(limits)
 
     async def _running(self) -> Zygote:
         async with self._starting:

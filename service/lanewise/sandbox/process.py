@@ -27,6 +27,10 @@ class ProcessGoneError(Exception):
     """The zygote or a worker has ended, or does not speak as it should."""
 
 
+class NoProcessError(ProcessGoneError):
+    """The system starts no process."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
     """What one worker may take, in bytes, beyond what it is born with."""
@@ -135,9 +139,9 @@ class Zygote:
         with theirs:
             try:
                 process = await asyncio.to_thread(_popen, theirs)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # of the process, and of a thread for it
                 ours.close()
-                raise ProcessGoneError(f"no process can be started: {error.strerror}") from error
+                raise NoProcessError(getattr(error, "strerror", None) or str(error)) from error
             except BaseException:
                 ours.close()  # a process that is being started ends with it
                 raise
@@ -151,7 +155,7 @@ class Zygote:
                 message = {"do": "fork", "memory": limits.memory, "stack": limits.stack}
                 reply = await self._ask(message, theirs)
             if "error" in reply:
-                raise ProcessGoneError(f"no process can be started: {reply['error']}")
+                raise NoProcessError(reply["error"])
         except BaseException:
             ours.close()
             raise
@@ -212,6 +216,8 @@ class Zygote:
 
 
 def _popen(stdin: socket.socket) -> subprocess.Popen[bytes]:
+    if stdin.fileno() < 0:  # a pool that got no thread does later what it was given, unasked
+        raise ProcessGoneError("its socket is closed")
     root = str(Path(__file__).parents[2])
     path = [os.path.abspath(entry) for entry in (root, *filter(None, sys.path))]
     flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]  # all paths are known here

@@ -49,7 +49,7 @@ def _fork(
         pid = os.fork()
     except OSError as error:
         os.close(fd)
-        return {"error": str(error)}
+        return {"error": error.strerror}
     if pid == 0:
         try:
             control.close()

@@ -1,24 +1,26 @@
 """The socket that connections come from, and how many may come."""
 
-import logging
+import errno
 import os
 import resource
 import socket
 
-logger = logging.getLogger(__name__)
-
+LEAST_FILES = 56  # with which a server has a few connections
 UNREAD_BYTES, UNSENT_BYTES = 128 << 10, 64 << 10
 SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
 
 
 def raise_file_limit(wanted: int) -> None:
-    """Let the process open so many files, if it may."""
+    """Let the process open so many files, or as many as it may, which connections have to fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    if most < wanted:
-        logger.warning("this process may open %d files; max_connections wants %d", most, wanted)
+    if soft != resource.RLIM_INFINITY and max(soft, most) < LEAST_FILES:
+        raise OSError(
+            errno.EMFILE,
+            f"this process may open {most} files (ulimit -n); accepted: at least {LEAST_FILES}",
+        )
 
 
 def bind(name: str, port: int) -> socket.socket:

@@ -18,7 +18,7 @@ from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.state import ModelCard, Phase, ServerState
-from lanewise.api.shared.workers import INLINE_SIZE, Workers
+from lanewise.api.shared.workers import INLINE_SIZE, Workers, started
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.loading.lora import files_under
@@ -35,6 +35,8 @@ from lanewise.settings import Settings
 from lanewise.text.chat_template import ChatTemplateError
 
 logger = logging.getLogger(__name__)
+
+OTHER_THREADS = 4  # for what is rare: a process to start, metrics, an adapter to load
 
 
 def serve(
@@ -125,6 +127,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
 
 
 async def _answer(settings: Settings, state: ServerState, listener: socket.socket) -> None:
+    asyncio.get_running_loop().set_default_executor(started(OTHER_THREADS, "lanewise-other"))
     with host.garbage_left_alone(for_good=True):
         warm_up.begin(state)  # as the application would later, which tests run without this
         # While the model computes its first token the interpreter is free for what speaks HTTP, and

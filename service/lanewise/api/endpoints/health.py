@@ -17,14 +17,15 @@ def live(state: ServerState) -> Response:
 def ready(state: ServerState) -> Response:
     """200 after the warm-up request and until the server begins to shut down.
 
-    Not while a step hangs, or after nothing but failures: others should serve what comes now. If
-    the step ends after all, or one succeeds, it is 200 again; where no request comes any more
-    because of the 503, asking for it makes the server try one of its own.
+    Not while a step hangs, after nothing but failures, or while the system starts no processes
+    for conversations: others should serve what comes now. If the step ends after all, or one
+    succeeds, it is 200 again; where no request comes any more because of the 503, asking for it
+    makes the server try one of its own.
     """
     reason = why_not_ready(state)
     if reason is None:
         return JSONResponse({"status": "ready"})
-    if state.phase is Phase.READY and reason == state.engine.failures.reason:
+    if state.phase is Phase.READY:
         warm_up.try_again(state)
     return JSONResponse({"status": reason}, 503)
 
@@ -36,7 +37,7 @@ def why_not_ready(state: ServerState) -> str | None:
         return f"a step has been running for {age:.0f} s"
     if state.phase is not Phase.READY:
         return state.failure or state.phase.value
-    if reason := state.engine.failures.reason or state.failure:
+    if reason := state.engine.failures.reason or state.failure or state.sandbox.shortage.reason:
         return reason
     return None if state.engine.is_alive else "the engine has stopped"
 

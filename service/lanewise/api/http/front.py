@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lanewise.api.http.error_forms import ErrorForms
+from lanewise.api.http.files import places
 from lanewise.api.http.limits import DEFAULT_BYTES, Hold, Refusals, RequestMemory, watch
 from lanewise.settings import Settings
 
@@ -34,6 +35,7 @@ class Front:
         self, settings: Settings, registry: CollectorRegistry, errors: ErrorForms | None = None
     ) -> None:
         self.settings = settings
+        self.places = places(settings.max_connections)
         self.errors = errors or ErrorForms({})
         self.memory = RequestMemory(settings.request_memory or DEFAULT_BYTES)
         self.refusals = Refusals(registry)

@@ -33,8 +33,8 @@ from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED, SINGLE
 MAX_PIPELINED = 16  # requests behind the one that is answered
 # Each chunk of a body costs a microsecond: beyond this many they must have some size on average.
 MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES = 4096, 16
-# Connections beyond the limit that may ask how the server is, and how long they may take to ask.
-PROBES, PROBE_HEAD_S = 64, 1.0
+# How long connections beyond the limit may take to ask how the server is.
+PROBE_HEAD_S = 1.0
 LINGER_S = 2.0
 # Until a client that sends no more is asked again whether it listens: first, and from then on.
 LISTENER_S, LISTENERS_S = 0.05, 1.0
@@ -83,11 +83,12 @@ class Connection(HttpToolsProtocol):
         """Look after the connection, or turn it away when there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._output = Output(self.transport, self._close_after_answer)
-        n_open, most = self._front.add(self, self.loop), self._limits.max_connections
+        n_open, places = self._front.add(self, self.loop), self._front.places
+        most = places.connections
         if n_open > most and self._front.make_room(self, self.loop.time()):
             n_open -= 1
         timeout = self._limits.head_timeout_s
-        if n_open > most + PROBES:
+        if n_open > sum(places):
             self._answer(self._no_place())
             self._phase = NOTHING
             self.transport.close()
@@ -428,7 +429,7 @@ class Connection(HttpToolsProtocol):
             cycle.message_event.set()
 
     def _no_place(self) -> ApiError:
-        error = refusals.no_place(self._limits.max_connections)
+        error = refusals.no_place(self._front.places.connections)
         self._front.refusals.count("too_many_connections", error.message)
         return error
 

@@ -162,8 +162,11 @@ class GrammarService:
             before = threading.stack_size(16 * STACK_BYTES)
             try:
                 thread = threading.Thread(target=main, name="lanewise-grammar", daemon=True)
-                self._threads.add(thread)
                 thread.start()
+                self._threads.add(thread)
+            except RuntimeError as error:
+                words = self._sandbox.shortage.note("threads", error)
+                raise SandboxError("busy", words) from error
             finally:
                 threading.stack_size(before)
         return await done

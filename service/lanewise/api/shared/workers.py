@@ -1,6 +1,7 @@
 """Threads for work on texts, which would hold up everybody if the event loop did it."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -17,6 +18,19 @@ SHORT_SIZE = 1 << 16
 LARGE_SIZE = 1 << 19
 
 
+def started(n_threads: int, name: str) -> ThreadPoolExecutor:
+    """A pool whose threads are all there: later the system may refuse them."""
+    pool = ThreadPoolExecutor(n_threads, thread_name_prefix=name)
+    met = threading.Barrier(n_threads)  # no thread is free for another's turn before all are there
+    try:
+        for _ in range(n_threads):
+            pool.submit(met.wait)
+    except BaseException:
+        met.abort()
+        raise
+    return pool
+
+
 class Workers:
     """Long work waits for other long work alone: it must not hold up anybody else's prompt."""
 
@@ -28,9 +42,9 @@ class Workers:
         """``inline_size`` is 0 where short work may take long too."""
         self._inline_size = inline_size
         self._give_back_memory = give_back_memory  # what is free, to the system
-        self._texts = ThreadPoolExecutor(2, thread_name_prefix="lanewise-text")
-        self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="lanewise-long-text")
-        self._answers = ThreadPoolExecutor(1, thread_name_prefix="lanewise-answer")
+        self._texts = started(2, "lanewise-text")
+        self._long_texts = started(1, "lanewise-long-text")
+        self._answers = started(1, "lanewise-answer")
 
     async def read(self, size: int, work: Callable[[], T]) -> T:
         """Do work on what came in, which takes time in proportion to ``size``."""
