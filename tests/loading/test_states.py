@@ -45,7 +45,7 @@ def check_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("lfm2", {"conv_bias": True}, "conv_bias is True; false"),
+        ("lfm2", {"conv_bias": True}, "conv_bias is True; false (biases of convolutions and"),
         ("lfm2", {"conv_L_cache": 9}, "convolutions see 9 tokens; 2 to 8"),
         ("lfm2", {"full_attn_idxs": []}, "no layer has attention"),
         ("lfm2", {"full_attn_idxs": "1"}, "full_attn_idxs is '1'; a list of layers from 0 to 3"),
@@ -58,10 +58,11 @@ def check_same(one: Path, other: Path) -> None:
         ("qwen3_next", MANY_HEADS, "[192, 64]; 51539607552 rows are needed"),
         ("qwen3_next", {"linear_num_value_heads": 2**30}, "34359738432 rows are needed"),
         ("qwen3_5", {"attn_output_gate": False}, "attn_output_gate is False; true"),
-        ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, "time_step_limit is [0.1, 1.0]"),
+        ("granitemoehybrid", {"time_step_limit": [0.1, 1.0]}, "[0.1, 1.0]; [0, Infinity] (steps"),
         ("granitemoehybrid", {"mamba_d_head": 8}, "mamba_d_head is 8; 128 divided by"),
         ("granitemoehybrid", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0; a whole"),
-        ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false"),
+        ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false (these"),
+        ("nemotron_h", {"use_bias": True}, "use_bias is True; false (these biases are not"),
         ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size is 32; null (experts in a"),
         ("nemotron_h_moe", {"n_shared_experts": 2}, "n_shared_experts is 2; 1 is needed"),
         ("nemotron_h_moe", {"moe_intermediate_size": 48}, "experts of 48; a multiple of 32"),

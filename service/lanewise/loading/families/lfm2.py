@@ -60,7 +60,9 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 def hf_mixers(fields: Fields, sources: Sources) -> dict[str, Mixer]:
     """Return what stands in layers of both kinds."""
     if fields.flag("conv_bias", default=False):
-        raise fields.fail("conv_bias", "false")
+        raise fields.fail(
+            "conv_bias", "false (biases of convolutions and their projections are not supported)"
+        )
     convolution = ShortConv(fields.integer("conv_L_cache", default=3))
     return {"conv": convolution, "full_attention": hf_attention(fields, sources, qk_norm="head")}
 
