@@ -45,7 +45,7 @@ def check_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("lfm2", {"conv_bias": True}, "conv_bias is True; false (biases of convolutions and"),
+        ("lfm2", {"conv_bias": True}, "conv_bias is True; false (these biases"),
         ("lfm2", {"conv_L_cache": 9}, "convolutions see 9 tokens; 2 to 8"),
         ("lfm2", {"full_attn_idxs": []}, "no layer has attention"),
         ("lfm2", {"full_attn_idxs": "1"}, "full_attn_idxs is '1'; a list of layers from 0 to 3"),
@@ -75,7 +75,7 @@ def check_same(one: Path, other: Path) -> None:
             {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
             "before_gate is True",
         ),
-        ("lfm3", {"conv_bias": True}, "conv_bias is True; false"),
+        ("lfm3", {"conv_bias": True}, "conv_bias is True; false (these biases"),
         ("lfm3", {"rope_parameters": None}, "rope_parameters is None; the angles of"),
         ("lfm3", {"layer_types": ["conv"] * 4}, "5 times 'full_attention' or 'sliding_attention'"),
         ("lfm3", {"layer_types": ["conv"] * 5}, "no layer has attention"),

@@ -30,13 +30,6 @@ def check_steps(fields: Fields) -> None:
         )
 
 
-def check_no_bias(fields: Fields, *keys: str) -> None:
-    """Refuse projections with biases."""
-    for key in keys:
-        if fields.flag(key, default=False):
-            raise fields.fail(key, "false (these biases are not supported)")
-
-
 def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     """Give the tensors in ``folder`` their usual names; z, what is convolved and dt are fused."""
     parts = {
