@@ -245,16 +245,49 @@ def test_a_long_query_of_many_documents_is_one_text(tmp_path: Path) -> None:
         text.whole.encode(written, 512)
 
 
+def first_control(text: str) -> int:
+    """Where the first of three names of control tokens begins."""
+    found = [at for name in (*SPECIAL, "[/INST]") if (at := text.find(name)) >= 0]
+    return min(found, default=len(text))
+
+
 def test_templates_are_cut_where_tokens_end() -> None:
-    usual = JudgedPairs.of(TEMPLATE, "m")
+    usual = JudgedPairs.of(TEMPLATE, "m", first_control)
     assert usual.fixed[1] == "<Document>:"
     assert usual.texts([("q", "d")]) == [(f" {INSTRUCTION}\n<Query>: q\n", " d")]
     ((asked, _),) = usual.texts([("q", "d")], "i")
     assert asked == " i\n<Query>: q\n"
-    plain = JudgedPairs.of("Q: {query} A: {document}!<|end|>", "m")
+    plain = JudgedPairs.of("Q: {query} A: {document}!<|x[/INST]|>", "m", first_control)
     assert (plain.fixed, plain.texts([("q", "d")], "i")) == (
-        ("Q:", "A:", "<|end|>"),
-        [(" q ", " d!")],
+        ("Q:", "A:", "[/INST]|>"),
+        [(" q ", " d!<|x")],
     )
     with pytest.raises(ModelFileError, match=r"m: the template for pairs is '\{doc"):
-        JudgedPairs.of("{document}{query}", "m")
+        JudgedPairs.of("{document}{query}", "m", first_control)
+
+
+def test_an_instruction_with_control_tokens_behind_it_is_fixed() -> None:
+    template = "<Instruct>: fits<|im_end|>\n<Query>: {query}\n<Document>: {document}"
+    judged = JudgedPairs.of(template, "m", first_control)
+    assert judged.fixed == ("<Instruct>: fits<|im_end|>\n<Query>:", "<Document>:", "")
+    assert judged.texts([("q", "d")], "i") == [(" q\n", " d")]
+
+
+@pytest.mark.parametrize("name", ["[/INST]", "</s>"])
+def test_control_tokens_of_a_template_are_those_of_the_vocabulary(
+    name: str, tmp_path: Path
+) -> None:
+    """A file whose control tokens are called otherwise has the ids of one with usual names."""
+    library = byte_pairs()
+    names = [library.id_to_token(index) for index in range(library.get_vocab_size())]
+    template = PREFIX + body_of("{query}", "{document}") + SUFFIX
+    other = {
+        "tokenizer.chat_template.rerank": template.replace(SPECIAL[2], name),
+        "tokenizer.ggml.tokens": [name if token == SPECIAL[2] else token for token in names],
+    }
+    pairs = [("river", "the river"), ("a", f"b{name}")]
+    found = []
+    for number, metadata in enumerate(({}, other)):
+        text = text_of(write_judge_gguf(tmp_path / f"{number}.gguf", **metadata))
+        found.append([ids.tolist() for ids, _ in text.whole.encode(text.pairs(pairs), 512)])
+    assert found[0] == found[1]

@@ -108,6 +108,25 @@ def test_repository_is_fetched_without_what_serving_does_not_need(hub: Hub, tmp_
     assert len(hub.downloads()) == before
 
 
+def test_all_that_is_read_of_a_directory_is_fetched(hub: Hub, tmp_path: Path) -> None:
+    """Without modules.json an embedder pools otherwise than its makers say."""
+    wanted = {
+        *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+        *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
+        *("vocab.json", "merges.txt", "added_tokens.json"),
+        *("quantize_config.json", "quant_config.json"),
+    }
+    copies = {"onnx/model.onnx", "openvino/model.safetensors", "4bit/model.safetensors"}
+    copies |= {"2_Dense/pytorch_model.bin", "1_Pooling/README.md"}
+    hub.files = directory_files(tmp_path) | dict.fromkeys(wanted, b"{}")
+    hub.files |= dict.fromkeys(copies, b"unwanted")
+    done = resolve("org/name", hub, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.strip())
+    fetched = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
+    assert fetched == {name for name, content in hub.files.items() if content != b"unwanted"}
+
+
 def test_one_gguf_file_is_fetched_by_name(hub: Hub, tmp_path: Path) -> None:
     content = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"]).read_bytes()
     hub.files = {"a.gguf": content, "b.gguf": b"unwanted"}

@@ -56,7 +56,16 @@ def test_a_good_adapter_has_all_its_matrices(tensors, tmp_path):
         ({"r": 5}, "A has 4 rows; .* says rank 5"),
         ({"lora_alpha": "8"}, "lora_alpha is '8'"),
         ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern: q_proj is -1"),
-        ({"alpha_pattern": {"(q|k)_proj": 1}}, "is a regular expression, which is not supported"),
+        (
+            {"alpha_pattern": {"(q|k)*_proj": 1}},
+            r"alpha_pattern: '\(q\|k\)\*_proj' is not supp",
+        ),
+        ({"alpha_pattern": {".*" * 1100: 1}}, "regular expressions of 2200 letters; accepted are"),
+        ({"rank_pattern": {r"layers\.1\..*(up|q)_proj": 2}}, "A has 4 rows; .* says rank 2"),
+        ({"arrow_config": {"top_k": 2}}, "arrow_config is .*; null"),
+        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora is .*; null"),
+        ({"kasa_config": {"beta": 1e-4}}, "kasa_config is .*; null"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights is 'lora_ga'"),
         ({"rank_pattern": ["q_proj"]}, "rank_pattern"),
         ({"rank_pattern": {"q_proj": 2}}, "A has 4 rows; .* says rank 2"),
     ],
@@ -65,6 +74,74 @@ def test_settings_that_cannot_be_honoured(tensors, tmp_path, changes, message):
     path = write_adapter(tmp_path, tensors, lora_config(RANK, 8, **changes))
     with pytest.raises(ModelFileError, match=rf"adapter_config\.json.*{message}|{message}"):
         open_adapter(path, CONFIG)
+
+
+# What PEFT 0.21 writes besides, and what it does not know and passes over.
+NEUTRAL = {
+    "auto_mapping": None,
+    "revision": None,
+    "inference_mode": True,
+    "peft_version": "0.21.2",
+    "exclude_modules": None,
+    "layers_pattern": None,
+    "layers_to_transform": [0, 1],
+    "eva_config": None,
+    "corda_config": None,
+    "loftq_config": {},
+    "lora_ga_config": None,
+    "megatron_config": None,
+    "megatron_core": "megatron.core",
+    "qalora_group_size": 16,
+    "trainable_token_indices": None,
+    "use_qalora": False,
+    "use_bdlora": None,
+    "target_parameters": None,
+    "arrow_config": None,
+    "kasa_config": None,
+    "velora_config": None,
+    "monteclora_config": None,
+    "ensure_weight_tying": False,
+    "alora_invocation_tokens": None,
+    "task_type": "SEQ_CLS",
+    "lora_dropout": 0.1,
+    "unsloth_fixed": True,
+    "training_args": {"seed": 1},
+    "use_of_tomorrow": [1],
+}
+
+
+def test_fields_that_change_no_answer(tensors, tmp_path):
+    def scales(config):
+        files = open_adapter(write_adapter(tmp_path, tensors, config), CONFIG)
+        files.close()
+        return [(matrix.name, matrix.scale) for matrix in files.matrices]
+
+    assert scales(lora_config(RANK, 8, **NEUTRAL)) == scales(lora_config(RANK, 8))
+
+
+def test_what_only_training_reads_is_passed_over(tensors, tmp_path):
+    """VeLoRA and MonteCLoRA answer as any other LoRA does."""
+    added = tensors | {
+        f"{Q0}.lora_velora_embed": tensors[f"{Q0}.lora_A.weight"],
+        f"{Q0}.lora_monteclora_sampler.std_prior": tensors[f"{Q0}.lora_A.weight"],
+    }
+    config = lora_config(
+        RANK, 8, velora_config={"scale": 1.0}, monteclora_config={"num_samples": 8}
+    )
+    files = open_adapter(write_adapter(tmp_path, added, config), CONFIG)
+    assert len(files.matrices) == 7 * CONFIG.n_layers
+    files.close()
+
+
+def test_alphas_by_regular_expressions(tensors, tmp_path):
+    patterns = {r"layers\.0\..*(q|k)_proj": 4, r".*\.\d+\.mlp\..*": 16, "q_proj": 2}
+    config = lora_config(RANK, 8, alpha_pattern=patterns)
+    files = open_adapter(write_adapter(tmp_path, tensors, config), CONFIG)
+    found = {matrix.name.removeprefix("model.layers."): matrix.scale for matrix in files.matrices}
+    files.close()
+    assert found["0.self_attn.q_proj"] == found["0.self_attn.k_proj"] == 1
+    assert (found["1.self_attn.q_proj"], found["1.self_attn.k_proj"]) == (0.5, 2)
+    assert found["0.mlp.up_proj"] == found["1.mlp.down_proj"] == 4
 
 
 def test_ranks_above_the_limit_and_missing_files(tensors, tmp_path):

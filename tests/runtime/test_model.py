@@ -9,7 +9,7 @@ from lanewise.loading.formats import TensorType
 from lanewise.loading.program import Rope
 from lanewise.runtime import Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.runtime.targets import target_types
+from lanewise.runtime.targets import held_name, target_types
 
 F32, Q4_0, Q8_0 = TensorType.F32, TensorType.Q4_0, TensorType.Q8_0
 
@@ -79,6 +79,25 @@ def test_forced_level_that_is_not_used_is_an_error(fake, checkpoint):
 def test_float_matrices_are_quantized_where_rows_divide_into_groups(checkpoint):
     assert target_types(checkpoint, "q4_0") == [Q4_0, F32, F32]
     assert target_types(checkpoint, "q8_0") == [Q8_0, F32, F32]
+
+
+def test_a_model_is_called_what_its_matrices_are_held_in(fake, checkpoint, caplog):
+    assert Model.load(checkpoint, weights="q8_0").weights == "q8_0"
+    assert "weights q8_0: 1 of 2 matrices keep their type" in caplog.text
+    assert "the first is blk.0.ffn_down.weight" in caplog.text
+    del checkpoint.tensors[0]
+    assert Model.load(checkpoint, weights="q8_0").weights == "f32"
+    assert Model.load(checkpoint, weights="f32").weights == "f32"
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"), [(None, "q8_0"), ("ffn=q4_0", "q8_0"), ("f32", "f32")]
+)
+def test_a_widened_model_is_called_what_is_not_asked_of_it(checkpoint, weights, name):
+    checkpoint.is_widened = True
+    assert held_name(checkpoint, weights) == name
+    del checkpoint.tensors[0]
+    assert held_name(checkpoint, None) == "f32"
 
 
 @pytest.mark.parametrize("weights", [None, "f32"])

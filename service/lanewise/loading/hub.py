@@ -30,6 +30,10 @@ NEEDED = [
     "generation_config.json",
     "tokenizer*",
     "special_tokens_map.json",
+    *("vocab.json", "merges.txt", "added_tokens.json"),  # instead of tokenizer.json
+    *("quantize_config.json", "quant_config.json"),  # of GPTQ and AWQ, besides config.json
+    *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
+    "[0-9]_*/config.json",  # modules of sentence-transformers
     "chat_template*",
     "additional_chat_templates/*",
     "*.safetensors",
@@ -40,7 +44,8 @@ MOST_RESUMABLE_BYTES = 45_000_000_000  # the hub sends larger ones in its own pr
 START_BYTES = 1 << 16  # of a GGUF file: its architecture is the first that writers write
 START_TIMEOUT_S = 30.0
 NO_TOKEN = "HF_TOKEN is not set or not allowed"
-NOT_NEEDED = ["consolidated*", "*/*.safetensors", "original/*"]
+# Weights in folders, but for modules of sentence-transformers, are copies.
+NOT_NEEDED = ["consolidated*", "[!0-9]*/*.safetensors", "[0-9][!_]*/*.safetensors", "original/*"]
 
 
 MOST_BESIDE = 10_000  # files and directories that a name is compared with

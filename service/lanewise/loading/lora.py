@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lanewise.loading.families.family import as_they_are
 from lanewise.loading.families.table import family_named
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
+from lanewise.loading.name_patterns import ACCEPTED, matches, parse_pattern
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rows, to_f32
 from lanewise.loading.safetensors import (
@@ -50,9 +52,18 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("trainable_token_indices", (None, [], {}), "null (trained tokens are not supported)"),
     ("layer_replication", (None, []), "null (replicated layers are not supported)"),
     ("target_parameters", (None, []), "null (adapted parameters are not supported)"),
+    ("arrow_config", (None, {}), "null (Arrow's choice of adapters is not supported)"),
+    ("use_bdlora", (None, False, {}), "null (BD-LoRA is not supported)"),
+    ("kasa_config", (None, {}), "null (KaSA changes the model itself and is not supported)"),
     ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
 )
-CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq")  # ways to initialize
+CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to initialize
+# What only training reads of an adapter: those of VeLoRA and MonteCLoRA answer as any other.
+OF_TRAINING = re.compile(r".*\.lora_(velora_embed|monteclora_sampler)(\..*)?")
+# What is written in patterns of ranks and alphas, but for regular expressions.
+PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
+MOST_PATTERN_LETTERS = 2048  # of regular expressions: each is tried with each module
+Matcher = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +206,21 @@ class _Scales:
         self._ranks = self._patterns("rank_pattern")
         self._root = settings.flag("use_rslora", default=False)
 
-    def _patterns(self, key: str) -> list[tuple[str, float]]:
+    def _patterns(self, key: str) -> list[tuple[Matcher, float]]:
         values = self._settings.values.get(key)
         if values is None:
             return []
         if not isinstance(values, dict):
             raise self._settings.fail(key, "an object of module names and numbers")
-        for name in values:
-            # PEFT reads regular expressions; names with dots in them are what people write.
-            if not re.fullmatch(r"\^?[\w.]+\$?", name):
-                raise ModelFileError(
-                    f"{self._settings.source}: {key}: {name!r} is a regular expression, which is"
-                    " not supported; the names of modules, or their ends, are accepted"
-                )
-        numbers = Fields(values, f"{self._settings.source}: {key}")
-        return [(name, numbers.number(name)) for name in values]
+        where = f"{self._settings.source}: {key}"
+        numbers = Fields(values, where)
+        length = sum(len(name) for name in values if not PLAIN_NAME.fullmatch(name))
+        if length > MOST_PATTERN_LETTERS:
+            raise ModelFileError(
+                f"{where}: regular expressions of {length} letters; accepted are"
+                f" {MOST_PATTERN_LETTERS}, and names of modules without a limit"
+            )
+        return [(_matcher(name, where), numbers.number(name)) for name in values]
 
     def of(self, module: str, rank: int, where: str) -> float:
         """The factor of B A in one module whose A has ``rank`` rows."""
@@ -222,13 +233,24 @@ class _Scales:
         return alpha / math.sqrt(rank) if self._root else alpha / rank
 
 
-def _matching(patterns: list[tuple[str, float]], module: str, default: float) -> float:
-    """The number of the first pattern that is the module's name or the end of it, as in PEFT."""
-    for pattern, number in patterns:
+def _matcher(pattern: str, where: str) -> Matcher:
+    """Return whether a pattern means a module, which it does as a name, or the end of one."""
+    if PLAIN_NAME.fullmatch(pattern):
         name = pattern.removesuffix("$")
-        if module == name.removeprefix("^") or module.endswith(f".{name}"):
-            return number
-    return default
+        whole, end = name.removeprefix("^"), f".{name}"
+        return lambda module: module == whole or module.endswith(end)
+    parsed = parse_pattern(pattern)
+    if parsed is None:
+        raise ModelFileError(
+            f"{where}: {pattern[:80]!r} is not supported; accepted are the names of modules, or"
+            f" their ends, and regular expressions of {ACCEPTED}"
+        )
+    return partial(matches, parsed)
+
+
+def _matching(patterns: list[tuple[Matcher, float]], module: str, default: float) -> float:
+    """The number of the first pattern that means the module."""
+    return next((number for means, number in patterns if means(module)), default)
 
 
 def _matrices(
@@ -236,6 +258,8 @@ def _matrices(
 ) -> list[AdaptedMatrix]:
     pairs: dict[str, dict[str, SafetensorsTensor]] = {}
     for name, tensor in file.tensors.items():
+        if OF_TRAINING.fullmatch(name):
+            continue
         match = TENSOR.fullmatch(name)
         if match is None:
             raise not_supported(f"{file.path}: tensor {name!r}", config)

@@ -14,7 +14,7 @@ from lanewise.loading.program import ModelConfig
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.program import NativeProgram
-from lanewise.runtime.targets import held_name, target_types
+from lanewise.runtime.targets import held_name, target_types, warn_of_kept
 from lanewise.topology import Placement
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ class Model:
         native work is left to do.
         """
         targets = target_types(checkpoint, weights)
+        warn_of_kept(checkpoint, weights)
         way = _load_way(checkpoint, load, placement)
         model = cls(checkpoint, isa=isa, threads=threads, placement=placement)
         guard_mappings()

@@ -1,10 +1,14 @@
 """The types that the tensors of a checkpoint are held in, and what they take in memory."""
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
 from lanewise.loading.formats import HELD, TensorType, row_bytes
 from lanewise.loading.program import ModelConfig
+
+logger = logging.getLogger(__name__)
 
 FLOAT_TYPES = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
 QUANTIZED_ON_LOAD = {"q4_0": TensorType.Q4_0, "q8_0": TensorType.Q8_0}
@@ -78,10 +82,31 @@ def held_size(tensor: Tensor, target: TensorType) -> int:
 
 
 def held_name(checkpoint: Checkpoint, weights: str | None) -> str:
-    """The type that most matrices are held in when asked to be of type ``weights``, by name."""
-    if weights is None and checkpoint.is_widened and checkpoint.weights_name == "f32":
-        return "q8_0"
-    return checkpoint.weights_name if weights is None or "=" in weights else weights
+    """The type that most matrices are held in when asked to be of type ``weights``, by name.
+
+    Those that keep their type count as what the file calls it.
+    """
+    asked = None if weights is None or "=" in weights else weights
+    kinds = Counter(
+        tensor.type if target is HELD.get(tensor.type, tensor.type) else target
+        for tensor, target in zip(checkpoint.tensors, target_types(checkpoint, asked), strict=True)
+        if tensor.rows > 1
+    )
+    return kinds.most_common(1)[0][0].name.lower() if kinds else checkpoint.weights_name
+
+
+def warn_of_kept(checkpoint: Checkpoint, weights: str | None) -> None:
+    """Say how many float matrices are asked to be of another type and keep theirs."""
+    if weights not in QUANTIZED_ON_LOAD or weights == checkpoint.weights_name:
+        return
+    matrices = [tensor for tensor in checkpoint.tensors if tensor.role in MATRICES]
+    kept = [tensor.name for tensor in matrices if tensor.cols % QUANTIZED_GROUP]
+    if kept:
+        logger.warning(
+            "%s: weights %s: %d of %d matrices keep their type, as their rows are not whole"
+            " groups of %d; the first is %s",
+            *(checkpoint.path, weights, len(kept), len(matrices), QUANTIZED_GROUP, kept[0]),
+        )
 
 
 def head_role(config: ModelConfig) -> Role:

@@ -96,6 +96,13 @@ class ControlTokens:
             parts.append(text[end:])
         return parts
 
+    def first(self, text: str) -> int:
+        """Return where the first control token begins, with the white space that it swallows."""
+        for start in self._candidates(text, ""):
+            if token := self._at(text, start):
+                return len(text[:start].rstrip()) if token.lstrip else start
+        return len(text)
+
     def _candidates(self, text: str, mark: str) -> Iterator[int]:
         unmarked = re.compile(f"{self._first}(?!{mark})" if mark else self._first)
         # In pieces: nobody else has the interpreter while the next match is looked for.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
 from lanewise.loading.checkpoint import ModelFileError
 
 INSTRUCT = re.compile(r"(?<=<Instruct>: )[^\n]+")
-CONTROL = "<|"  # how control tokens begin, behind which a text's tokens end
+# Where the first control token begins, behind which a text's tokens end; without one, its length.
+FirstControl = Callable[[str], int]
 
 
 class JudgedPairs(NamedTuple):
@@ -29,7 +30,7 @@ class JudgedPairs(NamedTuple):
     after_document: str
 
     @classmethod
-    def of(cls, template: str, source: str) -> JudgedPairs:
+    def of(cls, template: str, source: str, first_control: FirstControl) -> JudgedPairs:
         """Cut a template with {query} and {document}; ModelFileError without them, in order."""
         head, has_query, rest = template.partition("{query}")
         between, has_document, tail = rest.partition("{document}")
@@ -39,18 +40,20 @@ class JudgedPairs(NamedTuple):
                 " {document} are needed in it"
             )
         found = INSTRUCT.search(head)
+        if found and first_control(head[found.start() :]) < len(head) - found.start():
+            found = None  # an instruction is text up to the query, where no control token is
         before = head[: found.start()] if found else head
         fixed = before.rstrip(" ")
         middle = between.strip()
-        after, control, rest = tail.partition(CONTROL)
+        end = first_control(tail)
         return cls(
-            (fixed, middle, control + rest),
+            (fixed, middle, tail[end:]),
             before[len(fixed) :],
             found.group() if found else "",
             head[found.end() :] if found else "",
             between[: len(between) - len(between.lstrip())],
             between[len(between.rstrip()) :],
-            after,
+            tail[:end],
         )
 
     def texts(

@@ -128,7 +128,7 @@ def pooled_text(
     """
     config = files.json_files.get(CONFIG, {})
     if template is not None:
-        judged = JudgedPairs.of(template, str(files.path))
+        judged = JudgedPairs.of(template, str(files.path), tokenizer.first_control)
         return PooledText(
             whole=WholeTexts(tokenizer, pair=judged.fixed),
             labels=("yes",),

@@ -106,6 +106,10 @@ class Tokenizer:
     def _encoding(self, parse_special: bool) -> Encode:
         return partial(_encode, self._tokenizer if parse_special else self._plain)
 
+    def first_control(self, text: str) -> int:
+        """Return where the first control token of a text begins; without one, its length."""
+        return self._control.first(text)
+
     def encode_inside(self, text: str, bounds: Bounds = ALL) -> list[int]:
         """Return the ids of a text that follows other text; their bytes are those of the text.
 

@@ -16,7 +16,7 @@ from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_mod
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf import gguf_attention, gguf_gated, gguf_model, gguf_n_layers
 from lanewise.loading.families.naming import usual
-from lanewise.loading.families.states import give
+from lanewise.loading.families.states import check_no_bias, give
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
@@ -88,7 +88,7 @@ def _numbers(fields: Fields, key: str, n: int) -> list[float]:
 
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
-    mamba2.check_no_bias(fields, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
+    check_no_bias(fields, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
     by = Multipliers.of(fields)
     attention = hf_attention(fields, sources)
     scale = attention.score_scale * by.key * by.attention_in**2

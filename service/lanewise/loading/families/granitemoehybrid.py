@@ -17,7 +17,14 @@ from lanewise.loading.families.granite import (
     with_multipliers,
 )
 from lanewise.loading.families.naming import usual
-from lanewise.loading.families.states import Mixer, gguf_heads, give, layers_of, own_kinds
+from lanewise.loading.families.states import (
+    Mixer,
+    check_no_bias,
+    gguf_heads,
+    give,
+    layers_of,
+    own_kinds,
+)
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Gated, ModelConfig, Ssd
@@ -53,7 +60,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 def hf_state(fields: Fields) -> Ssd:
     """Return the state that a config describes."""
     mamba2.check_steps(fields)
-    mamba2.check_no_bias(fields, "mamba_proj_bias")
+    check_no_bias(fields, "mamba_proj_bias")
     inner = fields.integer("mamba_expand", default=2) * fields.integer("hidden_size")
     n_heads = fields.integer("mamba_n_heads", default=128)
     n_key_heads = fields.integer("mamba_n_groups", default=1)

@@ -17,6 +17,7 @@ from lanewise.loading.families.gguf import (
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
     Mixer,
+    check_no_bias,
     gguf_heads,
     give,
     give_conv,
@@ -59,8 +60,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
 
 def hf_mixers(fields: Fields, sources: Sources) -> dict[str, Mixer]:
     """Return what stands in layers of both kinds."""
-    if fields.flag("conv_bias", default=False):
-        raise fields.fail("conv_bias", "false")
+    check_no_bias(fields, "conv_bias")
     convolution = ShortConv(fields.integer("conv_L_cache", default=3))
     return {"conv": convolution, "full_attention": hf_attention(fields, sources, qk_norm="head")}
 

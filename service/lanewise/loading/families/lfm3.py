@@ -16,7 +16,7 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.lfm2 import named
-from lanewise.loading.families.states import Mixer, layer_of, own_kinds
+from lanewise.loading.families.states import Mixer, check_no_bias, layer_of, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.program import ModelConfig, ShortConv
@@ -44,8 +44,7 @@ OF_LAYER = {
 def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
-    if fields.flag("conv_bias", default=False):
-        raise fields.fail("conv_bias", "false")
+    check_no_bias(fields, "conv_bias")
     if not fields.is_set("rope_parameters"):
         raise fields.fail("rope_parameters", f"the angles of {' and '.join(ATTENDING)}")
     default = [

@@ -25,14 +25,9 @@ def check_steps(fields: Fields) -> None:
     if not is_pair or not (
         limits[1] == INFINITY or (isinstance(limits[1], int | float) and limits[1] >= MOST)
     ):
-        raise fields.fail("time_step_limit", "[0, Infinity]")
-
-
-def check_no_bias(fields: Fields, *keys: str) -> None:
-    """Refuse projections with biases."""
-    for key in keys:
-        if fields.flag(key, default=False):
-            raise fields.fail(key, "false")
+        raise fields.fail(
+            "time_step_limit", "[0, Infinity] (steps within narrower limits are not supported)"
+        )
 
 
 def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:

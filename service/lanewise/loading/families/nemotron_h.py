@@ -26,7 +26,7 @@ from lanewise.loading.families.gguf import (
     gguf_n_layers,
 )
 from lanewise.loading.families.naming import usual
-from lanewise.loading.families.states import gguf_heads, give, own_kinds
+from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
@@ -98,7 +98,7 @@ def hf_kinds(fields: Fields, most: int) -> list[str]:
 def hf_state(fields: Fields) -> Ssd:
     """Return the state that a config describes."""
     mamba2.check_steps(fields)
-    mamba2.check_no_bias(fields, "use_bias", "mamba_proj_bias")
+    check_no_bias(fields, "use_bias", "mamba_proj_bias")
     if fields.text("mamba_hidden_act", default="silu") != "silu":
         raise fields.fail("mamba_hidden_act", "'silu'")
     n_heads, value_dim, n_key_heads = (
@@ -122,7 +122,7 @@ def check_curve(fields: Fields) -> None:
     """Refuse other activations of FFNs and experts than the family's, and biases of them."""
     if fields.text("mlp_hidden_act", default="relu2") != "relu2":
         raise fields.fail("mlp_hidden_act", "'relu2'")
-    mamba2.check_no_bias(fields, "mlp_bias")
+    check_no_bias(fields, "mlp_bias")
 
 
 def hf_experts(fields: Fields) -> Experts:

@@ -71,6 +71,13 @@ def gguf_heads(fields: Fields, n_layers: int) -> tuple[Fields, list[bool]]:
     return fields.replacing({key: known[0]}), [count != 0 for count in counts]
 
 
+def check_no_bias(fields: Fields, *keys: str) -> None:
+    """Refuse biases that the program of a layer has no place for."""
+    for key in keys:
+        if fields.flag(key, default=False):
+            raise fields.fail(key, "false (these biases are not supported)")
+
+
 def give(tensors: Rearranged, name: str, role: Role, layer: int, column: int = HF) -> None:
     """Give a layer's tensor its usual name."""
     tensors.rename(name, usual(role, layer, column))
