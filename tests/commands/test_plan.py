@@ -143,7 +143,7 @@ def test_llama_cpp_is_slower_on_paper(plan_json):
 
 
 def test_conversations_that_do_not_fit_make_memory_the_limit(plan_json, plan):
-    arguments = "--instance c7g.large --memory 290MiB --users 1,32 --context 512"
+    arguments = "--instance c7g.large --memory 546MiB --users 1,32 --context 512"
     one, many = plan_json(arguments)["users"]
     assert (one["fits"], many["fits"]) == (True, False)
     assert many["limit"] == "memory"
