@@ -13,7 +13,7 @@ from scripted_answers import FORMS, TOOLS, ids_of, plain, scripted_server
 from topics import cases
 from toy import Script
 
-N_CONVERSATIONS = cases(10, 50)  # for each template
+N_CONVERSATIONS = cases(6, 50)  # for each template
 
 
 @pytest.fixture(scope="module")

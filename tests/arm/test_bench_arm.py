@@ -80,6 +80,7 @@ def test_every_line_of_the_weights_is_asked_for_ahead(ready, kernel, rows, bits)
     assert lines <= instructions(4096) - instructions(0) < 5 * lines
 
 
+@pytest.mark.thorough
 def test_the_table_has_a_line_for_a_kernel(ready) -> None:
     run = bench_arm("--kernel", KERNEL, "--rows", "1")
     assert run.returncode == 0, run.stderr

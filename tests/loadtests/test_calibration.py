@@ -8,6 +8,7 @@ from loadtests.calibration import Loss, Row, main
 pytestmark = pytest.mark.native
 
 
+@pytest.mark.thorough
 def test_a_table_has_a_row_for_each_format_and_a_column_for_each_text(tmp_path, capsys):
     model = tiny_models.write_hf(tiny_models.tiny_model("llama2"), tmp_path / "tiny")
     text = tiny_models.write_text(tmp_path / "text.txt")

@@ -34,6 +34,7 @@ def test_lengths_and_numbers_of_texts_are_measured(url, capsys):
     assert "2 at a time" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_what_texts_cost_the_streams_of_a_chat_server_is_measured(url, capsys):
     arguments = ["--url", url, "--tokens", "8", "--batches", "64", "--texts", "3000"]
     arguments += ["--streams", "2", "--stream-tokens", "40", "--connections", "2", "--calm", "0.5"]

@@ -137,6 +137,7 @@ def test_a_sweep_finds_where_servers_are_saturated(first):
 
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
+@pytest.mark.thorough
 def test_real_servers_in_turns_give_a_report(tmp_path, capsys):
     scenario = tmp_path / "small.toml"
     scenario.write_text(

@@ -59,6 +59,7 @@ def test_the_file_has_the_bits_asked_for(source, tmp_path, bits):
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
+@pytest.mark.thorough
 def test_gguf_and_a_head_of_its_own(source, tmp_path):
     out = quantize(source, tmp_path / "out.gguf", "--bits", 5, "--gguf", "--head", "q8_0")
     assert 0.99 * 5 <= bits_of(out) <= 5

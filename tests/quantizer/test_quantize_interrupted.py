@@ -15,6 +15,7 @@ from lanewise.loading.opening import open_checkpoint
 from lanewise_quantizer.commands import partial_output, stream
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from quantizing import quantize, write_model
+from topics import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +142,7 @@ def test_two_runs_at_a_time_are_refused(source, tmp_path, capsys):
     assert "out.partial: another process is writing this model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", ["2", *thorough("1")])
 def test_killed_at_any_moment_it_leaves_no_half_model(tmp_path, threads):
     """A model large enough for several processes, killed again and again until it is whole."""
     source = write_model(
@@ -172,6 +173,7 @@ def test_killed_at_any_moment_it_leaves_no_half_model(tmp_path, threads):
     assert contents(output) == contents(whole)
 
 
+@pytest.mark.thorough
 def test_memory_stays_within_twice_the_largest_tensor(tmp_path):
     """The interpreter, its modules and the mapped pages counted in."""
     sizes = {"num_hidden_layers": 1, "head_dim": 128, "num_attention_heads": 4}

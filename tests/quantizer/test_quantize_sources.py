@@ -133,6 +133,7 @@ def test_a_packed_model_is_quantized_as_what_was_packed(name, source, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["q4_k", "cb3", "gptq act-order"])
+@pytest.mark.thorough
 def test_a_packed_model_is_calibrated_as_what_was_packed(name, source, text, tmp_path):
     packed = tmp_path / "packed"
     assert cli.main(["pack", str(source(name)), "-o", str(packed)]) == 0

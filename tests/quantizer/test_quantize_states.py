@@ -48,6 +48,7 @@ def test_calibrated_states_are_nearer_to_their_source_on_such_text(name, tmp_pat
     assert fitted < 0.85 * plain
 
 
+@pytest.mark.thorough
 def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):
     source, out = written_family("qwen3_5", tmp_path), tmp_path / "q"
     text = tiny_models.write_text(tmp_path / "text.txt")
