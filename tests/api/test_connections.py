@@ -122,9 +122,10 @@ def test_slow_connections_are_closed_and_leave_room():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(4096, hard)), hard))
     settings = Settings(head_timeout_s=1.0, max_connections=1200)
     with toy_server(settings=settings) as server, stream(server), ExitStack() as held:
-        socks = [held.enter_context(connection(server)) for _ in range(n_slow)]
-        for index, sock in enumerate(socks):
-            sock.sendall((b"", b"\r\n", b"GET / HT", GET_MODELS[:-2])[index % 4])
+        socks = []
+        for index in range(n_slow):  # each at once: its second begins
+            socks.append(held.enter_context(connection(server)))
+            socks[-1].sendall((b"", b"\r\n", b"GET / HT", GET_MODELS[:-2])[index % 4])
         for index, sock in enumerate(socks):
             received = all_of(sock)
             assert error_of(received, 408) if index % 4 else received == b"", received
