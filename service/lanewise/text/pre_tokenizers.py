@@ -95,8 +95,9 @@ DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-# From the right, a group of three digits at a time.
-THREES = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+# Digits in threes, counted from their end; as Tiny Aya has it, and as AFMoE has it.
+THREES = r"\d{1,3}(?=(?:\d{3})*\b)"
+NUMBERS_IN_THREES = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
 BETWEEN_THREES = r"(?=(\d{3})+(?!\d))"
 # Scripts that put no spaces between words.
 UNSPACED = (
@@ -171,7 +172,7 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
     (PreTokenizer(YOUTU, ignore_merges=True), "youtu"),
     (PreTokenizer((GPT4O,), ignore_merges=True), "granite-embed-multi-97m"),
     (PreTokenizer((r"\p{N}+", BETWEEN_THREES)), "superbpe"),
-    (PreTokenizer((THREES, UNSPACED, DEEPSEEK_V3[2])), "afmoe"),
+    (PreTokenizer((NUMBERS_IN_THREES, UNSPACED, DEEPSEEK_V3[2])), "afmoe"),
     (PreTokenizer((BLOOM,)), "bloom poro-chat gpt3-finnish"),
     (PreTokenizer((BLOOM, r"\p{N}")), "viking"),
     (PreTokenizer((JAIS2,)), "jais-2"),
@@ -191,4 +192,4 @@ CL100K = tuple(
 LINEAR = frozenset(
     {pattern for pre in PRE_TOKENIZERS.values() for pattern in pre.patterns}
     | {*CL100K, " {2,}", r"[^\n]+|\n+", r"[0-9][0-9][0-9]", r"\s"}
-) - {THREES, BETWEEN_THREES}
+) - {THREES, NUMBERS_IN_THREES, BETWEEN_THREES}
