@@ -106,13 +106,13 @@ class Worker:
         It ends once, also if who waits for it is cancelled and another asks again.
         """
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # not reaped, so nobody else has its number
+            self._channel.close()  # now: the loop may end before it runs what is begun here
+            self._ending = asyncio.ensure_future(self._reaped())
         return await asyncio.shield(self._ending)
 
-    async def _end(self) -> int | None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # not reaped, so nobody else has its number
-        self._channel.close()
+    async def _reaped(self) -> int | None:
         try:
             status = await self._zygote.reap(self.pid)
         except ProcessGoneError:
