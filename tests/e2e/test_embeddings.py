@@ -131,7 +131,7 @@ def test_many_tokens_behind_a_long_beginning_are_refused_in_time(url, few):
     assert answer.status_code == 400, answer.text
     said = answer.json()["error"]
     assert said["code"] == "context_length_exceeded"
-    assert f"accepted: at most {LIMIT}, or truncate: true" in said["message"]
+    assert f"of at most {LIMIT} tokens, or truncate: true" in said["message"]
 
 
 def test_a_reranker_scores_pairs(tmp_path):
