@@ -264,7 +264,6 @@ def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
         ("cohere2", {"use_qk_norm": True}, "use_qk_norm is True; False"),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is False; True"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm is True; false"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("exaone4", {"sliding_window_pattern": "LLX"}, "sliding_window_pattern is 'LLX'"),
         ("hunyuan", {"use_cla": True}, "use_cla is True; False"),
         ("apertus", {"hidden_act": "silu"}, "hidden_act is 'silu'; 'xielu'"),
