@@ -174,7 +174,7 @@ def test_a_request_may_have_fewer_guesses_or_none(start):
 
 
 def test_guesses_do_not_stretch_steps_beyond_the_target(start, monkeypatch):
-    monkeypatch.setattr(Pacer, "spare_tokens", lambda self, decodes, context: 3)
+    monkeypatch.setattr(Pacer, "spare_tokens", lambda *_, **__: 3)
     engine, runner = start(itl_target_s=0.05)
     loops = [request("aaaa", allowed_token_ids=(97,), max_tokens=40) for _ in range(2)]
     answers(engine, *loops)
