@@ -45,6 +45,7 @@ def test_what_fails_and_what_is_left_out_is_told(tmp_path, workers):
 
 
 def test_a_skip_names_its_topic(monkeypatch):
+    monkeypatch.setattr(topics, "REQUIRED", frozenset())  # whatever this machine is prepared for
     text = topics.reason("arm", "no emulator")
     assert topics.topic_of(text) == topics.topic_of(f"Skipped: {text}") == "arm"
     assert topics.topic_of("no emulator") is None
