@@ -8,17 +8,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lanewise.sandbox import wire
+from lanewise.text.isolated import start_isolated
 
 # What the interpreter and the templates' clock need; nothing that is secret.
 ENVIRONMENT = (*("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_TIME", "TZ", "TZDIR"),)
-PROGRAM = "import sys; sys.path[:] = {path!r}; from lanewise.sandbox.zygote import main; main()"
 
 LARGE = 1 << 16  # bytes that take long enough to read for another thread
 
@@ -218,14 +216,4 @@ class Zygote:
 def _popen(stdin: socket.socket) -> subprocess.Popen[bytes]:
     if stdin.fileno() < 0:  # a pool that got no thread does later what it was given, unasked
         raise ProcessGoneError("its socket is closed")
-    root = str(Path(__file__).parents[2])
-    path = [os.path.abspath(entry) for entry in (root, *filter(None, sys.path))]
-    flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]  # all paths are known here
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", PROGRAM.format(path=path)],
-        stdin=stdin.fileno(),
-        stdout=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-        cwd="/",
-        start_new_session=True,
-    )
+    return start_isolated("lanewise.sandbox.zygote", stdin, ENVIRONMENT, {})

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -26,6 +23,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lanewise.loading.checkpoint import ModelFileError
+from lanewise.text.isolated import start_isolated
 from lanewise.text.tokenizing_error import TokenizingError
 
 logger = logging.getLogger(__name__)
@@ -39,9 +37,6 @@ LOAD_MEMORY, LOAD_MEMORY_OF_BYTE = 64 << 20, 24
 TEXT_S, TEXT_CHARACTERS_A_S, MOST_S = 0.1, 1 << 19, 4.0
 TEXT_MEMORY = 160 << 20  # the library has 300 bytes for a token
 SHORT_TEXTS = 1 << 16  # characters
-PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; from lanewise.text.tokenizer_process import main; main()"
-)
 ENVIRONMENT = ("LD_LIBRARY_PATH",)
 SIGNALS = {
     signal.SIGPROF: "it takes more than {seconds:.3g} s of processor time",
@@ -187,22 +182,10 @@ def _control(name: str) -> bytes:
 
 
 def _popen(stdin: socket.socket) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parents[2])
-    path = [os.path.abspath(entry) for entry in (root, *filter(None, sys.path))]
-    flags = ["-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]  # all paths are known here
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", PROGRAM.format(path=path)],
-        stdin=stdin.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # what the library says when it dies is in one line of the log
-        env={
-            **{name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-            "TOKENIZERS_PARALLELISM": "false",
-            "RUST_BACKTRACE": "0",
-        },
-        cwd="/",
-        start_new_session=True,
-    )
+    # What the library says when it dies is in one line of the log.
+    variables = {"TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"}
+    module = "lanewise.text.tokenizer_process"
+    return start_isolated(module, stdin, ENVIRONMENT, variables, is_silent=True)
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
