@@ -49,7 +49,7 @@ NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels check-reproducible reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(MODEL)
@@ -158,6 +158,9 @@ wheel-arm: $(VENV)/.tools           ## the wheel for aarch64, by a cross compile
 
 check-wheels: setup $(VENV)/.lint   ## names, metadata, symbols and code of the wheels in dist
 	$(BIN)/python -m deploy.wheel_checks dist/*.whl
+
+check-reproducible: $(VENV)/.tools  ## whether the wheels in dist have the libraries that were tested
+	.ci/check_reproducible.sh
 
 reproduce-wheels: export CCACHE_DISABLE := 1
 reproduce-wheels: $(VENV)/.tools    ## build the wheels in dist once more, elsewhere: they must be the same bytes
