@@ -242,8 +242,7 @@ def test_a_silent_stream_pings(monkeypatch):
         other.runner.gate.clear()
         with other.client.stream("POST", MESSAGES, json=ASK | {"stream": True}) as response:
             lines = response.iter_lines()
-            assert next(lines) == "event: message_start"
-            assert [next(lines) for _ in range(11)][2:] == ping * 3
+            assert [next(lines) for _ in range(9)] == ping * 3
             other.runner.gate.set()
             assert list(lines)[-3:] == ["event: message_stop", 'data: {"type":"message_stop"}', ""]
 

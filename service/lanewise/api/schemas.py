@@ -4,23 +4,25 @@ A null means the default. Fields that change nothing for us (user, metadata, sto
 fields that would change the answer and that we do not have are refused by name.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
     FailFast,
     Field,
+    Tag,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
+from lanewise.text.json_schema import without_nulls
 from lanewise.text.surrogates import as_characters
 
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
@@ -45,7 +47,7 @@ MAX_NAME, MAX_NAMES = 60, 20  # characters of a field's, and how many, that are 
 NO_OBJECT = "must be a JSON object"
 
 NOT_SUPPORTED_NOW = (
-    *("audio", "function_call", "functions", "web_search_options"),
+    *("audio", "function_call", "functions"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
     *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "chat_template"),
     *("tfs", "tfs_z", "top_a", "dynatemp_range", "top_n_sigma", "no_repeat_ngram_size"),
@@ -69,12 +71,18 @@ def refuse(param: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{param}: {reason}", context)
 
 
-def by_type(untyped: Callable[[Any], str] = lambda _: "none") -> Discriminator:
-    """Tells the branches of a union apart by ``type``; their tags show in no error's path."""
+def by_type(
+    untyped: Callable[[Any], str] = lambda _: "none", known: Collection[str] = ()
+) -> Discriminator:
+    """Tells the branches of a union apart by ``type``; their tags show in no error's path.
+
+    With ``known`` types all others have the branch ``[foreign]``.
+    """
 
     def tag(value: Any) -> str:
         kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return f"[{kind or untyped(value)}]"
+        kind = kind or untyped(value)
+        return f"[{kind if not known or kind in known else 'foreign'}]"
 
     return Discriminator(tag)
 
@@ -89,11 +97,11 @@ class Strict(BaseModel):
 
     @classmethod
     def unknown(cls, data: Mapping[str, Any]) -> list[str]:
-        """Fields of a body that say something and are ignored: the first of them."""
+        """Fields of a body that are ignored: the first of them."""
         if cls.harmless is None:
             return []
         known = _known(cls)
-        found = (name for name in data if name not in known and data[name] not in EMPTY)
+        found = (name for name in data if name not in known and data[name] is not None)
         return [name[:MAX_NAME] for name in islice(found, MAX_NAMES)]
 
     @model_validator(mode="before")
@@ -101,7 +109,34 @@ class Strict(BaseModel):
     def _nulls_are_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             raise ValueError(NO_OBJECT)
-        return {key: value for key, value in data.items() if value is not None}
+        whole = _whole_fields(cls)
+        # Some clients write every number with a point.
+        return {
+            key: int(value)
+            if type(value) is float and key in whole and value.is_integer()
+            else value
+            for key, value in data.items()
+            if value is not None
+        }
+
+
+@cache
+def _whole_fields(schema: type[BaseModel]) -> frozenset[str]:
+    """The fields whose numbers are integers."""
+
+    def kinds(annotation: Any) -> Iterator[Any]:
+        inner = get_args(annotation)
+        yield from (kind for one in inner for kind in kinds(one)) if inner else (annotation,)
+
+    def is_whole(annotation: Any) -> bool:
+        found = set(kinds(annotation))
+        return int in found and float not in found and dict not in found
+
+    return frozenset(
+        field.alias or name
+        for name, field in schema.model_fields.items()
+        if is_whole(field.annotation)
+    )
 
 
 @cache  # it is asked for with every request
@@ -118,7 +153,9 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
 
 
-Schema = dict[str, Any] | bool | str
+# Clients in Go write null for empty lists and for what they do not say.
+SchemaObject = Annotated[dict[str, Any], AfterValidator(without_nulls)]
+Schema = SchemaObject | bool | str
 Choices = Annotated[Strings, Field(min_length=1)]
 
 
@@ -153,8 +190,12 @@ class JsonSchemaFormat(Strict):
 
     name: str = Field("", max_length=64)
     description: str | None = None
-    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    json_schema: SchemaObject | bool = Field(alias="schema")
     strict: bool = False
+
+
+# By which a schema is known that stands where its name should.
+SCHEMA_KEYS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "$defs"}
 
 
 class ResponseFormat(Strict):
@@ -162,9 +203,23 @@ class ResponseFormat(Strict):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
-    bare_schema: dict[str, Any] | bool | None = Field(
+    bare_schema: SchemaObject | bool | None = Field(
         None, alias="schema", description="With json_object: json_schema.schema, not strict."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _wrap_schema(cls, data: Any) -> Any:
+        """A schema may stand where its name and itself should be, or beside the type."""
+        if not isinstance(data, dict) or data.get("type") != "json_schema":
+            return data
+        named, bare = data.get("json_schema"), data.get("schema")
+        if named is None and isinstance(bare, dict):
+            others = {key: data[key] for key in ("name", "strict") if key in data}
+            return {"type": "json_schema", "json_schema": {**others, "schema": bare}}
+        if isinstance(named, dict) and "schema" not in named and named.keys() & SCHEMA_KEYS:
+            return {**data, "json_schema": {"schema": named}}
+        return data
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
@@ -345,23 +400,40 @@ Messages = Annotated[list[Message], FirstProblemOnly()]
 
 
 def _with_object(call: Any) -> Any:
-    """A call whose arguments are an object, as templates expect, and not the JSON of one."""
+    """A call whose arguments are an object, as templates expect, and not the JSON of one.
+
+    Of JSON that was cut, as an answer may have been, it is what there is.
+    """
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict):
         return call
-    try:
-        arguments = json.loads(as_characters(function["arguments"]) or "{}")
-    except (ValueError, RecursionError):
-        return call
+    given = function.get("arguments")
+    arguments = _parsed(given) if isinstance(given, str) else given
+    if arguments is None:
+        arguments = {}
+    elif not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _parsed(text: str) -> Any:
+    text = as_characters(text)
+    if not text.strip():
+        return {}
+    for partial in (False, "trailing-strings"):
+        try:
+            return from_json(text, allow_partial=partial)  # type: ignore[arg-type]
+        except ValueError:
+            continue
+    return text
 
 
 class FunctionSpec(Strict):
     """A function that the model may call."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str = ""
-    parameters: dict[str, Any] | None = None
+    parameters: SchemaObject | None = None
     strict: bool = Field(
         False, description="What cannot be enforced of parameters is a 400, not only told."
     )
@@ -372,6 +444,41 @@ class Tool(Strict):
 
     type: Literal["function"]
     function: FunctionSpec
+
+
+class ForeignTool(Strict):
+    """A tool that only servers of others run: it is left out, and the client is told."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+AnyTool = Annotated[
+    Annotated[Tool, Tag("[function]")] | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "function", ("function",)),
+]
+AnyTools = Annotated[list[AnyTool], FirstProblemOnly()]
+
+
+def functions_of(tools: Iterable[Any]) -> list[Tool]:
+    """The tools that are functions."""
+    return [tool for tool in tools if isinstance(tool, Tool)]
+
+
+def places_of(tools: Iterable[Any]) -> list[str]:
+    """What clients call the parameters of those."""
+    places = (i for i, tool in enumerate(tools) if isinstance(tool, Tool))
+    return [f"tools[{i}].function.parameters" for i in places]
+
+
+def left_out(tools: Iterable[Any]) -> Sequence[str]:
+    """What the client is told of tools that are left out; nothing if there are none."""
+    kinds = dict.fromkeys(tool.type for tool in tools if isinstance(tool, ForeignTool))
+    if not kinds:
+        return ()
+    shown = ", ".join(kind[:MAX_NAME] for kind in islice(kinds, MAX_NAMES))
+    return (f"tools: left out, for they are run by other servers: {shown}",)
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -87,5 +87,6 @@ class LlamaSampling(Strict):
         if last_n not in (None, -1) and penalty not in (None, 1):
             yield f"{before}repeat_last_n: penalties see the whole text here"
         for name, value in (self.model_extra or {}).items():
-            if name not in WITHOUT_EFFECT and value not in (*NEUTRAL.get(name, ()), *UNSAID):
+            is_neutral = value is None or (name in NEUTRAL and value in (*NEUTRAL[name], *UNSAID))
+            if name not in WITHOUT_EFFECT and not is_neutral:
                 yield f"{before}{name[:60]}: not known here, and not used"

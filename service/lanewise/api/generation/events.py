@@ -138,6 +138,7 @@ class Choice:
     pieces: list[Piece] = field(default_factory=list)  # if they are kept
     prompt_scores: Sequence[Sampled] = ()
     end: End | None = None
+    last_token: int = -1
 
     @property
     def text(self) -> str:
@@ -175,6 +176,8 @@ class Choice:
                     self.calls[index].arguments += more
                 case End():
                     self.end = event
+        if piece.token is not None:
+            self.last_token = piece.token.token
         if self.keeps_pieces:
             self.pieces.append(piece)
         if self.keeps_tokens:

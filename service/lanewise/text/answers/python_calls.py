@@ -20,7 +20,7 @@ from lanewise.text.answers.grammar_values import json_rule
 from lanewise.text.answers.rules import calls_again, quoted, symbols
 from lanewise.text.answers.values import PropertySchema
 from lanewise.text.answers.values import quoted as json_text
-from lanewise.text.grammar import GrammarError, styled
+from lanewise.text.grammar import GrammarError, rule_of_json
 from lanewise.text.tokenizer import Tokenizer
 
 # Nothing is given back, or much white space would be tried in all ways.
@@ -101,7 +101,7 @@ def _value_rule(schema: PropertySchema, json_words: bool) -> str:
         return " | ".join(map(quoted, shown))
     if schema.grammar is not None:
         return json_rule(schema.standalone())
-    return f"%json {styled(schema.standalone())}"
+    return rule_of_json(schema.standalone())
 
 
 def _python(value: object) -> str:

@@ -84,6 +84,13 @@ async def create_response(request: Request, state: ServerState) -> Response:
     return await path.answer(request, state, exchange.dialect)
 
 
+async def count_input_tokens(request: Request, state: ServerState) -> Response:
+    """How many tokens the conversation has that a request would be answered to."""
+    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    named = {"object": "response.input_tokens"}
+    return await path.count(request, state, exchange.dialect, **named)
+
+
 def _stored(request: Request, state: ServerState) -> Stored:
     name = request.path_params["response_id"]
     found = state.responses.get(request.scope["client_number"], name)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lanewise.api.dialects.responses.output import Output, Told
+from lanewise.api.dialects.responses.output import Named, Output, Told
 from lanewise.api.dialects.responses.schema import CustomTool, ResponsesRequest, TextFormat
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
@@ -33,8 +33,11 @@ class ResponsesWire:
 
     def __init__(self, about: About, asked: Asked) -> None:
         self._about, self._asked = about, asked
-        custom = {tool.name for tool in asked.body.tools if isinstance(tool, CustomTool)}
-        self._output = Output(about, custom, asked.n_items)
+        tools = {
+            one.name: Named(one.tool.name, one.namespace, isinstance(one.tool, CustomTool))
+            for one in asked.body.offered
+        }
+        self._output = Output(about, tools, asked.n_items)
         self._same = _same(about, asked)
         self._n_events = 0
 
@@ -125,7 +128,7 @@ def _same(about: About, asked: Asked) -> dict[str, Any]:
         "store": asked.is_stored,
         "temperature": defaults.temperature if temperature is None else temperature,
         "text": {"format": _form(body.text.format), "verbosity": body.text.verbosity},
-        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
         "tools": [tool.model_dump() for tool in body.tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": defaults.top_p if top_p is None else top_p,
