@@ -189,7 +189,10 @@ def error_of(response, status, kind):
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": ""},
+}
 WEB = {"type": "web_search_20250305", "name": "web_search"}
 
 
