@@ -1,7 +1,6 @@
 """Every order of roles in the words of every template: each text is told once, in its place."""
 
 import pytest
-from test_conversation import REAL, TOOL
 
 from data_files import data
 from lanewise.text.answers.families import answer_format
@@ -9,6 +8,16 @@ from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.conversation import render_conversation
 from lanewise.text.turns import without_session
 
+REAL = (
+    "Qwen-Qwen2.5-7B-Instruct",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "google-gemma-2-2b-it",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "meta-llama-Llama-3.2-3B-Instruct",
+    "microsoft-Phi-3.5-mini-instruct",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+)
+TOOL = {"type": "function", "function": {"name": "other", "description": "o", "parameters": {}}}
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 LOOP = "{% for m in messages %}"
 SAYS = "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c | tojson }}"
@@ -88,7 +97,7 @@ def render(template, messages, tools=None):
     return render_conversation(template, messages, tools, {}, add_generation_prompt=True)
 
 
-@pytest.fixture(params=[*RULES, *(name for name in REAL if not name.endswith("tool_use"))])
+@pytest.fixture(params=[*RULES, *REAL])
 def template(request):
     if request.param in RULES:
         return ChatTemplate({"default": RULES[request.param]}, TOKENS)
