@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from lanewise.api.generation import delivery
 from responses_events import PATH, ask
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -387,3 +388,25 @@ def test_a_template_that_names_reasoning_is_told_of(client, template):
     (model,) = client.get("/v1/models").json()["data"]
     assert model["capabilities"]["reasoning"] is True
     assert "reasoning_effort" in model["supported_parameters"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/completion"])
+def test_how_much_of_a_prompt_is_read_is_told(client, template, path, monkeypatch):
+    monkeypatch.setattr(delivery, "PROGRESS_S", 0.001)
+    template(HERMES)
+    text = f"{path} " + "long " * 60
+    body = {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": text}
+    body |= {"max_tokens": 1, "n_predict": 1, "stream": True, "return_progress": True}
+    told = answered(client, path, **body).text
+    events = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: {")]
+    seen = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    assert seen, told
+    assert seen[-1]["processed"] == seen[-1]["total"] > 60
+    assert [one["processed"] for one in seen] == sorted({one["processed"] for one in seen})
+    assert all(0 <= one["cache"] <= one["processed"] for one in seen)
+    (last,) = [i for i, event in enumerate(events) if event.get("prompt_progress") == seen[-1]]
+    content = ("content", "text", "delta")
+    says = [i for i, event in enumerate(events) if "prompt_progress" not in event]
+    assert any(name in json.dumps(events[i]) for i in says for name in content)
+    assert last < says[-1]
+    assert "prompt_progress" not in answered(client, path, **body | {"return_progress": False}).text

@@ -8,7 +8,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from lanewise.api.schemas import FunctionSpec
+from lanewise.api.conversations import FunctionSpec
 from lanewise.text.answers.braced_calls import GEMMA
 from lanewise.text.answers.families import PlainFormat
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED

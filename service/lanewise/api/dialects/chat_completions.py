@@ -6,6 +6,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
+from lanewise.api.conversations import (
+    AnyTools,
+    Messages,
+    TextPart,
+    Tool,
+    functions_of,
+    left_out,
+    places_of,
+)
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
     delivery_of,
@@ -29,19 +38,12 @@ from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
-    AnyTools,
     Count,
     Effort,
     FirstProblemOnly,
     GenerationFields,
-    Messages,
     Strict,
-    TextPart,
-    Tool,
     by_type,
-    functions_of,
-    left_out,
-    places_of,
     refuse,
 )
 from lanewise.engine.stream import Sampled
@@ -309,4 +311,5 @@ CHAT_COMPLETIONS = Dialect(
     body=ChatCompletionRequest,
     ask=ask,
     wire=ChatWire,
+    progress=ChatWire.progress,
 )

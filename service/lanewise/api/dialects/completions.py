@@ -180,4 +180,5 @@ COMPLETIONS = Dialect(
     body=CompletionRequest,
     ask=ask,
     wire=CompletionWire,
+    progress=CompletionWire.progress,
 )

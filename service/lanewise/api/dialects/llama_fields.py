@@ -26,7 +26,7 @@ WITHOUT_EFFECT = {
     *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("dynatemp_exponent", "mirostat_tau", "mirostat_eta", "xtc_threshold", "penalize_newline"),
     *("numa", "num_batch", "num_gpu", "num_keep", "num_thread", "main_gpu", "low_vram", "f16_kv"),
-    *("n_keep", "n_discard", "n_cache_reuse", "return_progress", "sse_ping_interval"),
+    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval"),
     *("logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only"),
 }
 UNSAID: tuple[Any, ...] = (False, "", [], {})

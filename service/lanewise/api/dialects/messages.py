@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lanewise.api.conversations import FunctionSpec, Message, Tool
 from lanewise.api.dialects.messages_blocks import Block, joined
 from lanewise.api.dialects.messages_body import CountTokensRequest, MessagesRequest, ToolSpec
 from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
@@ -17,7 +18,6 @@ from lanewise.api.generation.ask import (
     ToolUse,
 )
 from lanewise.api.generation.dialect import Dialect
-from lanewise.api.schemas import FunctionSpec, Message, Tool
 from lanewise.text.grammar import GrammarSource
 
 # Templates know three efforts at most.

@@ -9,18 +9,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, field_validator, model_validator
 
+from lanewise.api.conversations import ForeignTool, left_out
 from lanewise.api.dialects.messages_blocks import AnyBlock, Block, ForeignBlock, Texts
 from lanewise.api.schemas import (
     MAX_NAME,
     MAX_NAMES,
     Count,
     FirstProblemOnly,
-    ForeignTool,
     SchemaObject,
     Strict,
     Strings,
     by_type,
-    left_out,
     refuse,
 )
 

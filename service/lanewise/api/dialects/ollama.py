@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from lanewise.api.conversations import Message, functions_of, left_out, places_of
 from lanewise.api.dialects.ollama_fields import (
     ChatRequest,
     GenerateRequest,
@@ -27,7 +28,6 @@ from lanewise.api.generation.events import (
 )
 from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
-from lanewise.api.schemas import Message, functions_of, left_out, places_of
 from lanewise.engine.stream import Sampled
 
 NS_PER_S = 1_000_000_000

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Tag
 
+from lanewise.api.conversations import ForeignTool, Message, Tool
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.dialects.openai_fields import JSON_OBJECT
 from lanewise.api.errors import BadRequestError
@@ -22,11 +23,8 @@ from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     Effort,
     FirstProblemOnly,
-    ForeignTool,
-    Message,
     SchemaObject,
     Strict,
-    Tool,
     by_type,
 )
 from lanewise.text.grammar import GrammarSource

@@ -67,6 +67,7 @@ def delivery_of(fields: GenerationFields) -> Delivery:
         stream=fields.stream,
         usage=options is not None and options.include_usage,
         running_usage=options is not None and options.continuous_usage_stats,
+        progress=fields.return_progress and fields.stream,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
-from lanewise.api.generation.events import Choice, End, Piece
+from lanewise.api.generation.events import Choice, End, Piece, Progress
 from lanewise.api.generation.logprobs import prompt_scores
 from lanewise.api.generation.writing import dumps, dumps_long
 
@@ -38,6 +38,10 @@ class OpenAiWire(ABC):
     def first(self) -> Iterable[str]:
         """Nothing."""
         return ()
+
+    def progress(self, progress: Progress) -> str:
+        """How much of the prompt is read."""
+        return f'{self._head}"choices":[],"prompt_progress":{dumps(progress.to_json())}}}\n\n'
 
     def last(self) -> Iterator[str]:
         """The usage, for those who asked, and the word that ends a stream."""

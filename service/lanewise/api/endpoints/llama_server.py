@@ -6,6 +6,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.dialects.llama_completion import RANDOM_SEED
 from lanewise.api.errors import UnavailableError
 from lanewise.api.generation.ask import Conversation, ToolUse
@@ -13,7 +14,7 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import AnyTools, Messages, Strict, functions_of, left_out
+from lanewise.api.schemas import Strict
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
 from lanewise.text.control_tokens import remove_mark

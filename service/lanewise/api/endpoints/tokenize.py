@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import hold_of, read_request
 from lanewise.api.generation.leaving import while_connected
@@ -16,15 +17,7 @@ from lanewise.api.generation.rendering import form_of, render_chat
 from lanewise.api.generation.writing import dumps, dumps_long
 from lanewise.api.http.limits import Hold
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import (
-    AnyTools,
-    Messages,
-    Strict,
-    TokenIds,
-    functions_of,
-    left_out,
-    refuse,
-)
+from lanewise.api.schemas import Strict, TokenIds, refuse
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pieces import TOKEN_BYTES, Bounds, Tokens
 

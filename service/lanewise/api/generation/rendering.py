@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from lanewise.api.conversations import Tool
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.body import hold_of
@@ -16,7 +17,6 @@ from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size
 from lanewise.api.generation.shortening import shorter
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import Tool
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState

@@ -7,12 +7,12 @@ from typing import Any
 
 from starlette.requests import Request
 
+from lanewise.api.conversations import FunctionSpec, Tool
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.rendering import Rendered
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import FunctionSpec, Tool
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.request import Grammar

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lanewise.api.conversations import FunctionSpec, Tool, left_out
 from lanewise.api.dialects.openai_fields import (
     JSON_OBJECT,
     constraint_of,
@@ -28,7 +29,7 @@ from lanewise.api.generation.ask import (
     ToolUse,
 )
 from lanewise.api.generation.custom_tools import as_function
-from lanewise.api.schemas import MAX_NAME, MAX_NAMES, FunctionSpec, Tool, left_out
+from lanewise.api.schemas import MAX_NAME, MAX_NAMES
 from lanewise.text.answers.values import TextGrammar
 from lanewise.text.grammar import GrammarSource
 

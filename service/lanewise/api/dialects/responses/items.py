@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lanewise.api.conversations import Message
 from lanewise.api.dialects.responses.foreign import call_of, output_of
 from lanewise.api.dialects.responses.schema import (
     CustomCallItem,
@@ -23,7 +24,6 @@ from lanewise.api.dialects.responses.schema import (
 )
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.custom_tools import INPUT
-from lanewise.api.schemas import Message
 
 JsonItem = dict[str, Any]
 

@@ -6,14 +6,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
 
+from lanewise.api.conversations import ForeignTool, FunctionSpec
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     NOT_SUPPORTED_NOW,
     Count,
     Effort,
     FirstProblemOnly,
-    ForeignTool,
-    FunctionSpec,
     GenerationFields,
     SchemaObject,
     Strict,
