@@ -410,3 +410,11 @@ def test_how_much_of_a_prompt_is_read_is_told(client, template, path, monkeypatc
     assert any(name in json.dumps(events[i]) for i in says for name in content)
     assert last < says[-1]
     assert "prompt_progress" not in answered(client, path, **body | {"return_progress": False}).text
+
+
+def test_an_answer_that_nobody_limits_fits_the_context(client):
+    answer = answered(client, "/v1/completions", prompt=[5] * 511)
+    assert answer.json()["usage"]["completion_tokens"] == 1
+    said = {"prompt": [5] * 511, "max_tokens": 16}
+    assert client.post("/v1/completions", json=said).status_code == 400
+    assert client.post("/v1/completions", json={"prompt": [5] * 512}).status_code == 400

@@ -92,6 +92,8 @@ class Strict(BaseModel):
 
     # Fields that change nothing for us; whoever sends others is told. None: they are not looked at.
     harmless: ClassVar[frozenset[str] | None] = None
+    # Fields that ask for what we lack, unless they are empty.
+    lacked: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def unknown(cls, data: Mapping[str, Any]) -> list[str]:
@@ -99,7 +101,13 @@ class Strict(BaseModel):
         if cls.harmless is None:
             return []
         known = _known(cls)
-        found = (name for name in data if name not in known and data[name] is not None)
+        found = (
+            name
+            for name, value in data.items()
+            if name not in known
+            and value is not None
+            and not (name in cls.lacked and value in EMPTY)
+        )
         return [name[:MAX_NAME] for name in islice(found, MAX_NAMES)]
 
     @model_validator(mode="before")
