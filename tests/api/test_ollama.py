@@ -233,7 +233,7 @@ def test_models(client):
         family = shown["model_info"]["general.architecture"]
         assert shown["model_info"][f"{family}.context_length"] == 1024
         answer = client.post("/api/generate", json={"model": name, "keep_alive": 0})
-        assert answer.json()["done_reason"] == "load"
+        assert answer.json()["done_reason"] == "unload"
         assert answer.json()["response"] == ""
         pulled = client.post("/api/pull", json={"model": name, "stream": False})
         assert pulled.json() == {"status": "success"}
