@@ -5,6 +5,7 @@ import re
 import socket
 
 import pytest
+from openai.types.responses import CompactedResponse
 
 from lanewise.api.generation import delivery
 from responses_events import PATH, ask
@@ -125,6 +126,26 @@ def test_what_tools_of_others_did_is_told_or_left_out(client, template, prompts)
     prompt = prompts[-1]
     answered(client, PATH, input="more", previous_response_id=name, max_output_tokens=1)
     assert prompts[-1].startswith(prompt.removesuffix("<|assistant|>"))
+
+
+def test_a_conversation_is_made_shorter(client, template, prompts):
+    template(HERMES)
+    call = {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "many words"}
+    items = [USER, call, output, {**USER, "content": "and then?"}]
+    body = {"model": "toy", "instructions": "be brief", "max_output_tokens": 9, "seed": 3}
+    shorter = answered(client, f"{PATH}/compact", input=items, **body).json()
+    CompactedResponse.model_validate(shorter | {"output": shorter["output"][-1:]})
+    assert "many words<|end|><|user|>and then?" in prompts[-1]
+    assert "Summarize this conversation" in prompts[-1]
+    kinds = [item["type"] for item in shorter["output"]]
+    assert kinds == ["message", "message", "compaction"]
+    answered(client, PATH, input=[*shorter["output"], USER], **body)
+    told = prompts[-1]
+    assert told.startswith("<|system|>be brief<|end|><|user|>hi<|end|><|user|>and then?<|end|>")
+    assert "A summary of the conversation before:\n" in told
+    assert "many words" not in told
+    assert client.post(f"{PATH}/compact", json={"model": "toy"}).status_code == 400
 
 
 @pytest.mark.parametrize("path", [CHAT, "/api/chat", "/tokenize", "/apply-template"])

@@ -48,7 +48,7 @@ def test_integers_that_no_double_is_are_meant_exactly(takes, value):
         assert takes(schema, shown.format(value))
         assert not takes(schema, shown.format(value + 1))
         assert not takes(schema, shown.format(float(value)))
-    with pytest.raises(GrammarError, match="above 2.53 cannot be enforced beside patternProp"):
+    with pytest.raises(GrammarError, match="cannot be enforced beside patternProp"):
         takes({"type": "object", "patternProperties": {"^a": {"const": value}}}, "{}")
 
 

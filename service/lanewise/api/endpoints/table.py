@@ -16,6 +16,7 @@ from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
+from lanewise.api.dialects.responses.compacting import CompactRequest
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.encoding import elsewhere, embeddings, ranking
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
@@ -208,6 +209,14 @@ ENDPOINTS = (
         "Answer a conversation of items",
         responses.create_response,
         ResponsesRequest,
+        speaks=True,
+        unless=NO_TEXT,
+    ),
+    Endpoint(
+        "/v1/responses/compact",
+        "Make a conversation of items shorter",
+        responses.compact_response,
+        CompactRequest,
         speaks=True,
         unless=NO_TEXT,
     ),

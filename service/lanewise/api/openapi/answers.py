@@ -29,6 +29,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
         openai.COMPLETION, openai.COMPLETION_CHUNK, stream_end=DONE
     ),
     ("POST", "/v1/responses"): Answer(openai.RESPONSE, openai.RESPONSE_EVENT),
+    ("POST", "/v1/responses/compact"): Answer(openai.COMPACTED),
     ("POST", "/v1/responses/input_tokens"): Answer(openai.INPUT_TOKENS),
     ("GET", "/v1/responses/{response_id}"): Answer(openai.RESPONSE, openai.RESPONSE_EVENT),
     ("DELETE", "/v1/responses/{response_id}"): Answer(openai.DELETED),

@@ -162,6 +162,15 @@ RESPONSE = record(
 RESPONSE_EVENT = record(
     {"type": {"type": "string", "pattern": "^(response\\..+|error)$"}, "sequence_number": COUNT}
 )
+COMPACTED = record(
+    {
+        "id": TEXT,
+        "object": always("response.compaction"),
+        "created_at": COUNT,
+        "output": array(ITEM),
+        "usage": {"type": "object"},
+    }
+)
 INPUT_TOKENS = record({"object": always("response.input_tokens"), "input_tokens": COUNT})
 ITEM_LIST = record(
     {

@@ -1,5 +1,7 @@
 """Items of tools that this server does not have, as those of functions: calls and results."""
 
+import base64
+import binascii
 import json
 from typing import Any, NamedTuple
 
@@ -8,6 +10,10 @@ JsonItem = dict[str, Any]
 CALL, OUTPUT = "_call", "_output"
 # What says of an item which it is, and not what it does.
 AROUND = {"type", "id", "call_id", "status", "created_by", "output", "execution", "namespace"}
+
+
+# Clients send back what they cannot read: it is marked, because others' is truly encrypted.
+MARK = "lanewise:"
 
 
 class Call(NamedTuple):
@@ -44,6 +50,25 @@ def output_of(item: JsonItem) -> str | None:
     if found is None or isinstance(found, str):
         return found
     return _dumps(found)
+
+
+def compacted(text: str) -> JsonItem:
+    """The item that stands for a conversation."""
+    return {
+        "type": "compaction",
+        "encrypted_content": MARK + base64.b64encode(text.encode()).decode(),
+    }
+
+
+def summary_of(item: JsonItem) -> str | None:
+    """What such an item says; None if it is not one of ours."""
+    content = item.get("encrypted_content")
+    if item["type"] != "compaction" or not isinstance(content, str) or not content.startswith(MARK):
+        return None
+    try:
+        return base64.b64decode(content.removeprefix(MARK), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
 
 
 def _dumps(value: Any) -> str:

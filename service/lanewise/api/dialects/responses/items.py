@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lanewise.api.conversations import Message
-from lanewise.api.dialects.responses.foreign import call_of, output_of
+from lanewise.api.dialects.responses.foreign import call_of, output_of, summary_of
 from lanewise.api.dialects.responses.schema import (
     CustomCallItem,
     CustomOutputItem,
@@ -27,6 +27,7 @@ from lanewise.api.generation.custom_tools import INPUT
 
 JsonItem = dict[str, Any]
 
+SUMMARY = "A summary of the conversation before:\n"
 # What ids of items begin with, for people.
 PREFIXES = {
     "message": "msg",
@@ -113,6 +114,10 @@ def as_messages(
 
 def _add_foreign(item: JsonItem, made: list[dict[str, Any]], names: dict[str, str]) -> bool:
     """Tell what a tool did that this server does not have; whether there is anything to tell."""
+    summary = summary_of(item)
+    if summary is not None:
+        made.append({"role": "user", "content": SUMMARY + summary})
+        return True
     call, output, id_ = call_of(item), output_of(item), item.get("call_id")
     if call is not None:
         names[call.id], id_ = call.name, call.id

@@ -9,7 +9,7 @@ from lanewise.api.dialects.responses.output import Named, Output, Told
 from lanewise.api.dialects.responses.schema import CustomTool, ResponsesRequest, TextFormat
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
-from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.events import Choice, Piece, Usage
 from lanewise.api.generation.writing import dumps_long
 from lanewise.text.sampling_defaults import SamplingDefaults
 
@@ -75,28 +75,29 @@ class ResponsesWire:
             response = self._response("incomplete", incomplete_details=why)
         else:
             response = self._response("completed", completed_at=int(time.time()))
-        response["usage"] = self._usage()
+        response["usage"] = usage_of(self._about.usage)
         self._asked.keep(response)
         return response
 
     def _response(self, status: str, **others: Any) -> dict[str, Any]:
         return self._same | {"status": status, "output": self._output.items, **others}
 
-    def _usage(self) -> dict[str, Any]:
-        usage = self._about.usage
-        return {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.thinking_tokens or 0},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
-
     def _event(self, told: Told) -> str:
         name, members = f"response.{told[0]}", told[1]
         members = {"type": name, "sequence_number": self._n_events, **members}
         self._n_events += 1
         return f"event: {name}\ndata: {dumps_long(members)}\n\n"
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """The numbers of tokens."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.thinking_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
 
 
 def _same(about: About, asked: Asked) -> dict[str, Any]:
