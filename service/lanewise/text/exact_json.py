@@ -36,7 +36,10 @@ def has_large(value: Any) -> bool:
     if isinstance(value, int):
         return abs(value) > EXACT_INTEGERS and not _is_double(value)
     if isinstance(value, Mapping):
-        return any(has_large(part) for key, part in value.items() if key not in BOUNDS)
+        parts = (
+            part for key, part in value.items() if key not in BOUNDS or isinstance(part, Mapping)
+        )
+        return any(map(has_large, parts))
     return isinstance(value, list) and any(map(has_large, value))
 
 

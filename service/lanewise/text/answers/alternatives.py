@@ -162,7 +162,7 @@ def required_of(parts: Parts) -> set[str]:
     for one in lists:
         if not isinstance(one, list | tuple):
             raise GrammarError("required is an array")
-        made.update(one)
+        made.update(name for name in one if isinstance(name, str))
     return made
 
 

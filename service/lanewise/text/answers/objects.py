@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lanewise.text.answers.alternatives import (
@@ -47,9 +47,7 @@ def object_form(parts: Parts) -> ObjectForm:
     properties = {key: together(schemas) for key, schemas in members_of(parts).items()}
     required = frozenset(required_of(parts))
     others = [part["additionalProperties"] for part in parts if "additionalProperties" in part]
-    patterns = [
-        pair for part in parts for pair in dict(part.get("patternProperties") or {}).items()
-    ]
+    patterns = [pair for part in parts for pair in _patterns_of(part)]
     schemas = [one for one in others if isinstance(one, Mapping) and one]
     other: Any = False if False in others else together(schemas) if schemas else True
     for key in sorted(required - properties.keys()):
@@ -59,6 +57,13 @@ def object_form(parts: Parts) -> ObjectForm:
     for part in parts:
         _check_count(part, properties, required, is_open=bool(patterns) or other is not False)
     return ObjectForm(properties, required, patterns, other)
+
+
+def _patterns_of(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    found = part.get("patternProperties", {})
+    if not isinstance(found, Mapping):
+        raise GrammarError("patternProperties is an object")
+    yield from found.items()
 
 
 def _check_count(
@@ -102,6 +107,9 @@ class Readers(NamedTuple):
     def find(self, name: str) -> PropertySchema:
         """What a property is read by."""
         return self.named.get(name, self.other)
+
+
+UNKNOWN = Readers({}, PropertySchema(True))  # of a function that is none of the tools
 
 
 def _any_of(schemas: list[Any]) -> Any:

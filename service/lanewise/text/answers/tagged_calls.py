@@ -18,17 +18,15 @@ from lanewise.text.answers.calls import (
     split_at,
 )
 from lanewise.text.answers.grammar_values import in_slashes
-from lanewise.text.answers.objects import ObjectForm, Readers, object_forms
+from lanewise.text.answers.objects import UNKNOWN, ObjectForm, Readers, object_forms
 from lanewise.text.answers.rules import calls_again, quoted, symbols, text_up_to
 from lanewise.text.answers.string_rules import whole_pattern
 from lanewise.text.answers.text_values import TextValues
-from lanewise.text.answers.values import PropertySchema
 from lanewise.text.grammar import GrammarError, styled
 from lanewise.text.tokenizer import Tokenizer
 
 NAME = r'[^<>"\s]+'
 KEY = r'[^<>"\n]+'
-UNKNOWN = Readers({}, PropertySchema(True))  # of a function that is none of the tools
 
 
 @dataclass(frozen=True)
