@@ -69,6 +69,12 @@ BRIDGED = {
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja": CALLS,
     "google-gemma-2-2b-it.jinja": {"system", "reasoning content", *CALLS},
     "microsoft-Phi-3.5-mini-instruct.jinja": CALLS,
+    "meta-llama-Llama-3.1-8B-Instruct.jinja": {"parallel calls"},
+    "meta-llama-Llama-3.2-3B-Instruct.jinja": {"parallel calls"},
+    # It leaves out the system's words where no user speaks last.
+    "mistralai-Mistral-Nemo-Instruct-2407.jinja": {
+        *("two users", "tool calls", "reasoning content", "calls with reasoning"),
+    },
 }
 
 
