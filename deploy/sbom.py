@@ -1,6 +1,7 @@
 """Writes what a wheel or an image is made of, as CycloneDX 1.6: ``make sbom``.
 
-Packages, versions, hashes and who needs whom come from ``requirements.lock``. For an image,
+Packages, versions, hashes and who needs whom come from ``requirements.lock``; the libraries of the
+page from the ``packages.json`` beside them. For an image,
 ``--installed`` names the folder where the packages lie: it must hold exactly those of the lock, and
 adds their licences; ``--debian`` adds the distribution's packages. Needs nothing but Python: it
 runs where the image is built. The same input gives the same bytes.
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "service" / "lanewise"
 LOCK = Path(__file__).resolve().with_name("requirements.lock")
 PIN = re.compile(
     r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n    # via (.*)$", re.M
 )
+VENDORED = Path("api", "endpoints", "page", "vendor", "packages.json")  # in the package
 MAX_LICENCE_NAME = 80  # some put the whole text there
 
 
@@ -51,6 +54,25 @@ def components_of(lock: str) -> tuple[list[dict[str, Any]], dict[str, set[str]]]
         for other in via.split(", "):
             needs.setdefault(other, set()).add(url)
     return components, needs
+
+
+def vendored_components(package: Path) -> list[dict[str, Any]]:
+    """The libraries that the page has files of."""
+    components = []
+    for one in json.loads((package / VENDORED).read_text()):
+        url = f"pkg:npm/{one['name'].replace('@', '%40')}@{one['version']}"
+        components.append(
+            {
+                "type": "library",
+                "bom-ref": url,
+                "name": one["name"],
+                "version": one["version"],
+                "purl": url,
+                "licenses": [{"license": {"id": one["license"]}}],
+                "hashes": [{"alg": "SHA-256", "content": one["sha256"]}],
+            }
+        )
+    return components
 
 
 def add_installed(components: list[dict[str, Any]], folder: Path, own: str) -> None:
@@ -90,13 +112,21 @@ def debian_components() -> list[dict[str, Any]]:
     return components
 
 
-def bill(lock: str, version: str, installed: Path | None = None, debian: bool = False) -> str:
+def bill(
+    lock: str,
+    version: str,
+    installed: Path | None = None,
+    debian: bool = False,
+    package: Path = PACKAGE,
+) -> str:
     """The bill of materials as JSON."""
     components, needs = components_of(lock)
     if installed is not None:
         add_installed(components, installed, "lanewise")
     own = f"pkg:generic/lanewise@{version}"
-    needs[own] = needs.pop("lanewise", set())
+    vendored = vendored_components(package)
+    needs[own] = needs.pop("lanewise", set()) | {one["bom-ref"] for one in vendored}
+    components += vendored
     refs = {component["name"]: component["bom-ref"] for component in components}
     dependencies = [
         {"ref": ref, "dependsOn": sorted(needs.get(name, ()))}
@@ -128,13 +158,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, metavar="FILE", help="[standard output]")
     parser.add_argument("--lock", type=Path, default=LOCK, metavar="FILE", help="[%(default)s]")
-    parser.add_argument("--package", type=Path, default=ROOT / "service" / "lanewise")
+    parser.add_argument("--package", type=Path, default=PACKAGE)
     parser.add_argument("--installed", type=Path, metavar="DIR", help="site-packages of an image")
     parser.add_argument("--debian", action="store_true", help="with the distribution's packages")
     options = parser.parse_args(arguments)
     version = version_of(options.package)
     try:
-        text = bill(options.lock.read_text(), version, options.installed, options.debian)
+        lock = options.lock.read_text()
+        text = bill(lock, version, options.installed, options.debian, options.package)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1

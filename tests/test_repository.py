@@ -18,7 +18,9 @@ CONFIGURATION = {".clang-format", ".clang-tidy", ".gitignore", ".pre-commit-conf
 GUIDES = {"ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"}
 DOCUMENTS = GUIDES | {"CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
-LARGE_FILES = ("service/lanewise/demo/", "tests/data/", "tests/golden/", "loadtests/results/")
+VENDORED = "service/lanewise/api/endpoints/page/vendor/"  # files of others, unchanged
+DATA = ("tests/data/", "tests/golden/", "loadtests/results/")
+LARGE_FILES = ("service/lanewise/demo/", *DATA, VENDORED)
 MAX_LINES = 450
 CODE = (".py", ".c", ".h", ".inc", ".sh", ".S", ".js", ".css")
 # A path that exists on one machine only, or a package index that only some can reach.
@@ -55,7 +57,7 @@ def test_no_file_is_too_large(tracked):
 
 def test_no_file_of_code_is_too_long(tracked):
     for path in tracked:
-        if path.suffix in CODE:
+        if path.suffix in CODE and not relative(path).startswith(VENDORED):
             lines = path.read_text(encoding="utf-8").count("\n")
             assert lines <= MAX_LINES, f"{relative(path)}: {lines} lines, the limit is {MAX_LINES}"
 

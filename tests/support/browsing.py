@@ -1,5 +1,6 @@
 """A real browser for tests: Debian's Chromium without a window, which reaches one server alone."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,22 @@ class Visit:
         """Write into the composer and send it."""
         self.page.fill("#input", text)
         self.page.keyboard.press("Enter")
+
+    def answer_with(self, *texts: str, finish_reason: str = "stop") -> None:
+        """Let the next answers of the chat be of these pieces, whatever the model would write."""
+        self.answer_with_deltas(*({"content": text} for text in texts), finish_reason=finish_reason)
+
+    def answer_with_deltas(self, *deltas: dict, finish_reason: str = "stop") -> None:
+        """Let the next answers of the chat be of these pieces of a message."""
+        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        choices.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
+        events = [json.dumps({"choices": [choice]}) for choice in choices]
+        body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+        path = "**/v1/chat/completions"
+        self.page.unroute(path)
+        self.page.route(
+            path, lambda route: route.fulfill(body=body, content_type="text/event-stream")
+        )
 
     def wait_for_answer(self) -> None:
         """Until the answer that is made is complete."""

@@ -19,10 +19,11 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Every path and its file. Browsers keep /page/ apart from whatever else the API has.
+# Every path and its file. Browsers keep /page/ apart from whatever else the API has. The folder
+# vendor/ has the libraries of others; its packages.json says of what release each is, unchanged.
 FILES = {"/": "index.html", "/docs": "docs.html", "/redoc": "docs.html"} | {
-    f"/page/{path.name}": path.name
-    for path in sorted(FOLDER.iterdir())
+    f"/page/{path.relative_to(FOLDER)}": str(path.relative_to(FOLDER))
+    for path in sorted(FOLDER.rglob("*"))
     if path.suffix in MEDIA_TYPES and path.suffix != ".html"
 }
 HEADERS = {

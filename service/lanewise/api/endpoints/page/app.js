@@ -26,6 +26,7 @@ const byId = (id) => document.getElementById(id);
 const settings = new Settings(byId("settings-form"));
 const conversations = {};
 let mode = "chat";
+let frame = null; // in which the answer is drawn next
 let running = null; // the AbortController of the request that is answered
 
 function conversation() {
@@ -126,11 +127,20 @@ function take(view, numbers, event) {
   if (text || reasoning || tokens.length) numbers.count();
   if (choice.finish_reason) numbers.reason = choice.finish_reason;
   view.turn.content += text;
-  followed(() => view.append(text, tokens));
+  if (tokens.length) followed(() => view.append(tokens));
+  else if (text) drawSoon(view);
   if (reasoning) {
     view.turn.reasoning = (view.turn.reasoning ?? "") + reasoning;
     followed(() => view.showReasoning());
   }
+}
+
+/** Draw the text of an answer once for all that comes before the next frame. */
+function drawSoon(view) {
+  frame ??= requestAnimationFrame(() => {
+    frame = null;
+    if (view === conversation().last) followed(() => view.showText());
+  });
 }
 
 /** Change what is shown, and stay at its end if that was where the reader is. */

@@ -1,6 +1,7 @@
 // One turn of a conversation on the screen. What anybody wrote is set as text, never as markup.
 
 import { copy } from "./copy.js";
+import { MarkdownView } from "./markdown.js";
 import { ShadedText } from "./tokens.js";
 
 export const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation" };
@@ -21,6 +22,8 @@ export class TurnView {
     this.reasoning = make("details", "reasoning");
     this.reasoning.append(make("summary", "", "Reasoning"), make("p"));
     this.text = make("div", "text");
+    this.markdown = new MarkdownView(this.text);
+    this.isRaw = turn.role !== "assistant"; // what is read as Markdown is only what answers in a chat
     this.info = make("p", "info");
     this.info.setAttribute("role", "status");
     this.numbers = make("dl", "numbers");
@@ -42,14 +45,41 @@ export class TurnView {
       button.addEventListener("click", action);
       group.append(button);
     }
+    if (!this.isRaw) group.append(this.#rawButton());
     return group;
+  }
+
+  /** Shows the text as the model wrote it, and again as Markdown. */
+  #rawButton() {
+    const button = make("button", "small", "Raw");
+    button.type = "button";
+    button.setAttribute("aria-label", `Raw: ${NAMES[this.turn.role]}`);
+    button.setAttribute("aria-pressed", "false");
+    button.addEventListener("click", () => {
+      this.isRaw = !this.isRaw;
+      button.setAttribute("aria-pressed", String(this.isRaw));
+      this.showText();
+    });
+    return button;
   }
 
   /** Draw the whole turn anew. */
   show() {
-    this.text.replaceChildren(...blocksOf(this.turn.content));
+    this.showText();
     this.showReasoning();
     this.showRest();
+  }
+
+  /** Draw the text as far as it has come, unless its tokens are shown. */
+  showText() {
+    if (this.shaded) return;
+    this.text.classList.toggle("rendered", !this.isRaw);
+    if (!this.isRaw) {
+      this.markdown.show(this.turn.content);
+      return;
+    }
+    this.markdown.clear();
+    this.text.textContent = this.turn.content;
   }
 
   showReasoning() {
@@ -77,14 +107,17 @@ export class TurnView {
     this.buttons.hidden = busy;
   }
 
-  /** Add what has arrived; tokens, where there are any, are shown in place of the text. */
-  append(text, tokens) {
-    if (tokens.length) {
-      this.shaded ??= new ShadedText(this.text, this.info);
-      for (const token of tokens) this.shaded.add(token);
-    } else if (text && !this.shaded) {
-      this.text.append(text);
-    }
+  /** Add tokens that have arrived: where there are any, they are shown in place of the text. */
+  append(tokens) {
+    if (!this.shaded) this.#startShading();
+    for (const token of tokens) this.shaded.add(token);
+  }
+
+  #startShading() {
+    this.markdown.clear();
+    this.text.classList.remove("rendered");
+    this.shaded = new ShadedText(this.text, this.info);
+    this.buttons.querySelector("[aria-pressed]")?.remove();
   }
 
   /** The answer is complete. */
@@ -127,34 +160,4 @@ export class TurnView {
     this.element.append(area, row);
     area.focus();
   }
-}
-
-/** A text as nodes: fenced parts as blocks of code, which need no empty lines around, all else as it is. */
-function blocksOf(text) {
-  const nodes = [];
-  let code = null;
-  let plain = "";
-  const addPlain = (ends) => {
-    const inner = nodes.length ? plain.replace(/^\n+/, "") : plain;
-    nodes.push(ends ? inner.replace(/\n+$/, "") : inner);
-    plain = "";
-  };
-  for (const line of text.split(/(?<=\n)/)) {
-    const isFence = line.trimStart().startsWith("```");
-    if (code === null && isFence) {
-      addPlain(true);
-      code = make("pre", "code");
-      code.tabIndex = 0;
-    } else if (code !== null && isFence) {
-      nodes.push(code);
-      code = null;
-    } else if (code === null) {
-      plain += line;
-    } else {
-      code.append(line);
-    }
-  }
-  if (code !== null) nodes.push(code);
-  else addPlain(false);
-  return nodes;
 }
