@@ -201,6 +201,39 @@ def test_code_shows_signs_that_turn_text_around(seen):
     assert "\u202e" not in code.text_content()
 
 
+def test_calls_of_tools_and_why_it_ended_are_shown(seen):
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "look_up"}}
+    rest = [{"index": 0, "function": {"arguments": part}} for part in ('{"city": ', '"<b>"}')]
+    other = {"index": 1, "function": {"name": "stop", "arguments": '{"cut'}}
+    deltas = [{"tool_calls": [one]} for one in (call, *rest, other)]
+    seen.answer_with_deltas(*deltas, finish_reason="tool_calls")
+    seen.send("the")
+    seen.wait_for_answer()
+    answer = seen.page.locator(".turn.assistant")
+    assert answer.locator(".call code").all_text_contents() == ["look_up", "stop"]
+    given = answer.locator(".call pre").all_text_contents()
+    assert given == ['{\n  "city": "<b>"\n}', '{"cut']
+    assert seen.numbers()["Ended"] == "the model calls tools"
+    assert seen.barriers() == []
+    seen.page.reload()
+    expect(answer.locator(".call code").first).to_have_text("look_up")
+
+
+def test_reasoning_is_open_until_there_is_an_answer(seen):
+    seen.answer_with_deltas({"reasoning_content": "I think"}, finish_reason="length")
+    seen.send("the")
+    seen.wait_for_answer()
+    thoughts = seen.page.locator(".turn").last.locator(".reasoning p")
+    expect(thoughts).to_be_visible()
+    seen.answer_with_deltas({"reasoning_content": "I think"}, {"content": "So it is."})
+    seen.send("the")
+    seen.wait_for_answer()
+    expect(thoughts).to_be_hidden()
+    seen.page.locator(".reasoning summary").last.click()
+    expect(thoughts).to_have_text("I think")
+    expect(thoughts).to_be_visible()
+
+
 def test_libraries_are_the_releases_that_are_named():
     folder = files.FOLDER / "vendor"
     packages = json.loads((folder / "packages.json").read_text())

@@ -1,6 +1,7 @@
 // Ties the page together: what is asked, what comes back, and what the keys and buttons do.
 
 import { ApiError, get, stream, urlOf } from "./api.js";
+import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { Numbers } from "./numbers.js";
@@ -102,7 +103,8 @@ async function ask() {
   followed(() => view.end());
   showRunning(null);
   asked.keep();
-  announce(view.turn.error ? "" : `Answer: ${view.turn.content}`);
+  const called = (view.turn.calls ?? []).map((call) => ` Calls ${call.name}.`).join("");
+  announce(view.turn.error ? "" : `Answer: ${view.turn.content}${called}`);
 }
 
 /** What is begun gives; where a key is missing or wrong it begins again after one was given. */
@@ -123,15 +125,18 @@ function take(view, numbers, event) {
   if (!choice) return;
   const text = choice.delta?.content ?? choice.text ?? "";
   const reasoning = choice.delta?.reasoning_content ?? "";
+  const calls = choice.delta?.tool_calls ?? [];
   const tokens = tokensOf(choice);
-  if (text || reasoning || tokens.length) numbers.count();
+  if (text || reasoning || calls.length || tokens.length) numbers.count();
   if (choice.finish_reason) numbers.reason = choice.finish_reason;
   view.turn.content += text;
   if (tokens.length) followed(() => view.append(tokens));
   else if (text) drawSoon(view);
-  if (reasoning) {
-    view.turn.reasoning = (view.turn.reasoning ?? "") + reasoning;
-    followed(() => view.showReasoning());
+  if (reasoning) view.turn.reasoning = (view.turn.reasoning ?? "") + reasoning;
+  if (view.turn.reasoning) followed(() => view.showReasoning());
+  if (calls.length) {
+    addCalls((view.turn.calls ??= []), calls);
+    followed(() => view.showCalls());
   }
 }
 

@@ -2,6 +2,14 @@
 
 const SOON = 0.001; // seconds: what arrived within them came together, and says nothing about speed
 
+const REASONS = {
+  stop: "the model was done",
+  length: "the limit of tokens was reached",
+  tool_calls: "the model calls tools",
+  content_filter: "what came was held back",
+  stopped: "stopped here",
+};
+
 export class Numbers {
   constructor() {
     this.began = performance.now();
@@ -28,14 +36,18 @@ export class Numbers {
       if (tokens > 1 && seconds > SOON) rows.push(["Speed", `${rounded((tokens - 1) / seconds)} tokens/s`]);
       rows.push(["First token", `${rounded(this.first - this.began)} ms`]);
     }
-    rows.push(["Answer", `${tokens} tokens`]);
+    rows.push(["Answer", counted(tokens)]);
     if (this.usage) {
       const cached = this.usage.prompt_tokens_details?.cached_tokens ?? 0;
-      rows.push(["Prompt", `${this.usage.prompt_tokens} tokens`], ["Cached", `${cached} tokens`]);
+      rows.push(["Prompt", counted(this.usage.prompt_tokens)], ["Cached", counted(cached)]);
     }
-    if (this.reason) rows.push(["Ended", this.reason]);
+    if (this.reason) rows.push(["Ended", REASONS[this.reason] ?? this.reason]);
     return rows;
   }
+}
+
+function counted(tokens) {
+  return tokens === 1 ? "1 token" : `${tokens} tokens`;
 }
 
 function rounded(value) {

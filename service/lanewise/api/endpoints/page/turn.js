@@ -1,5 +1,6 @@
 // One turn of a conversation on the screen. What anybody wrote is set as text, never as markup.
 
+import { callElements } from "./calls.js";
 import { copy } from "./copy.js";
 import { MarkdownView } from "./markdown.js";
 import { ShadedText } from "./tokens.js";
@@ -21,6 +22,9 @@ export class TurnView {
     this.element = make("li", `turn ${turn.role}`);
     this.reasoning = make("details", "reasoning");
     this.reasoning.append(make("summary", "", "Reasoning"), make("p"));
+    this.isFoldedByHand = false;
+    this.reasoning.firstChild.addEventListener("click", () => (this.isFoldedByHand = true));
+    this.calls = make("div", "calls");
     this.text = make("div", "text");
     this.markdown = new MarkdownView(this.text);
     this.isRaw = turn.role !== "assistant"; // what is read as Markdown is only what answers in a chat
@@ -30,7 +34,7 @@ export class TurnView {
     this.error = make("p", "error");
     this.error.setAttribute("role", "alert");
     this.buttons = this.#buttons(actions);
-    const parts = [this.reasoning, this.text, this.info, this.numbers, this.error, this.buttons];
+    const parts = [this.reasoning, this.text, this.calls, this.info, this.numbers, this.error, this.buttons];
     this.element.append(make("h2", "", NAMES[turn.role]), ...parts);
     this.shaded = null;
     this.show();
@@ -67,6 +71,7 @@ export class TurnView {
   show() {
     this.showText();
     this.showReasoning();
+    this.showCalls();
     this.showRest();
   }
 
@@ -85,6 +90,12 @@ export class TurnView {
   showReasoning() {
     this.reasoning.hidden = !this.turn.reasoning;
     this.reasoning.lastChild.textContent = this.turn.reasoning ?? "";
+    // Open as long as there is nothing else to read.
+    if (!this.isFoldedByHand) this.reasoning.open = this.turn.content === "" && !this.turn.calls?.length;
+  }
+
+  showCalls() {
+    this.calls.replaceChildren(...callElements(this.turn.calls ?? []));
   }
 
   showRest() {
@@ -123,8 +134,7 @@ export class TurnView {
   /** The answer is complete. */
   end() {
     this.isBusy = false;
-    if (this.shaded) this.showRest();
-    else this.show();
+    this.show();
   }
 
   edit() {
