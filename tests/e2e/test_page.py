@@ -68,6 +68,7 @@ def test_it_streams_retries_edits_and_says_what_it_took(seen):
 
     kept = page.locator(".turn .text").all_inner_texts()
     page.reload()
+    expect(page.locator(".turn .text")).to_have_count(len(kept))
     assert page.locator(".turn .text").all_inner_texts() == kept
 
 

@@ -4,10 +4,12 @@ import { ApiError, get, stream, urlOf } from "./api.js";
 import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
+import { History } from "./history.js";
 import { Numbers } from "./numbers.js";
 import { Settings, SettingsError } from "./settings.js";
 import { curlOf, pythonOf } from "./snippets.js";
 import { load, save } from "./storage.js";
+import { onChange } from "./store.js";
 import { tokensOf } from "./tokens.js";
 
 const MODES = {
@@ -21,11 +23,19 @@ const MODES = {
   },
 };
 const NEAR_END = 60; // pixels: who has scrolled further up stays there
+const KEPT_EACH = 1000; // milliseconds: an answer that is made is kept as far as it has come
 const WIDE = matchMedia("(min-width: 60rem)");
+const WIDEST = matchMedia("(min-width: 80rem)"); // has room for both sides
 
 const byId = (id) => document.getElementById(id);
 const settings = new Settings(byId("settings-form"));
 const conversations = {};
+const history = new History({
+  open: openConversation,
+  removed: wasRemoved,
+  renamed: (id) => changedElsewhere(id, false),
+  openId: () => conversation().record?.id,
+});
 let mode = "chat";
 let frame = null; // in which the answer is drawn next
 let running = null; // the AbortController of the request that is answered
@@ -75,7 +85,7 @@ function checkedBody() {
 function send() {
   const text = byId("input").value;
   if (running || !text.trim() || checkedBody() === null) return;
-  if (mode === "completion") conversation().clear();
+  if (mode === "completion") conversation().startOver();
   conversation().add(MODES[mode].asks, text);
   byId("input").value = "";
   fitInput();
@@ -92,6 +102,8 @@ async function ask() {
   running = new AbortController();
   showRunning(view);
   const numbers = new Numbers();
+  const { record } = asked;
+  const keeping = setInterval(() => asked.keep(view.turn, record), KEPT_EACH);
   try {
     for await (const event of withKey(() => stream(path, body, running.signal))) take(view, numbers, event);
   } catch (error) {
@@ -100,9 +112,11 @@ async function ask() {
   }
   running = null;
   view.turn.numbers = numbers.events || numbers.usage ? numbers.rows() : [];
+  clearInterval(keeping);
+  await asked.keep(view.turn, record);
+  history.show();
   followed(() => view.end());
   showRunning(null);
-  asked.keep();
   const called = (view.turn.calls ?? []).map((call) => ` Calls ${call.name}.`).join("");
   announce(view.turn.error ? "" : `Answer: ${view.turn.content}${called}`);
 }
@@ -156,6 +170,10 @@ function followed(change) {
   if (wasAtEnd) scroller.scrollTop = scroller.scrollHeight;
 }
 
+function cannotKeep(error) {
+  showBanner(`This browser does not keep the conversation: ${error?.message ?? "no reason is given"}`);
+}
+
 function showRunning(view) {
   const hadFocus = document.activeElement === byId("stop") || document.activeElement === byId("send");
   byId("send").hidden = view !== null;
@@ -180,6 +198,32 @@ function showEmpty() {
   byId("system-box").hidden = mode !== "chat";
 }
 
+/** Show a conversation of the list. */
+async function openConversation(record) {
+  stop();
+  document.querySelector(`input[name=mode][value=${record.mode}]`).checked = true;
+  await conversations[record.mode].open(record);
+  setMode(record.mode);
+  if (!WIDE.matches) openHistory(false);
+}
+
+/** A conversation was removed here: if it is shown, a new one is begun. */
+function wasRemoved(id) {
+  if (conversation().record?.id === id) stop();
+  for (const one of Object.values(conversations)) if (one.record?.id === id) one.clear();
+  conversation().show();
+  showEmpty();
+}
+
+/** Another tab has written or removed a conversation. */
+function changedElsewhere(id, isRemoved) {
+  history.show();
+  const shown = conversation();
+  if (shown.record?.id !== id) return;
+  if (isRemoved) shown.forget();
+  else shown.refresh();
+}
+
 function setMode(chosen) {
   stop();
   mode = chosen;
@@ -188,6 +232,7 @@ function setMode(chosen) {
   byId("input").placeholder = MODES[mode].label;
   conversation().show();
   showEmpty();
+  history.show();
 }
 
 function fitInput() {
@@ -200,13 +245,22 @@ function editLast() {
   asked.at(-1)?.edit();
 }
 
-function openSettings(open) {
-  const button = byId("show-settings");
+/** Open or close one of the two sides, and put the focus where the reader goes on. */
+function openSide(name, open) {
+  const button = byId(`show-${name}`);
   const wasOpen = button.getAttribute("aria-expanded") === "true";
-  byId("settings").hidden = !open;
+  byId(name).hidden = !open;
   button.setAttribute("aria-expanded", String(open));
-  if (open && !wasOpen && !WIDE.matches) byId("settings-title").focus();
+  if (open && !wasOpen && !WIDE.matches) byId(`${name}-title`).focus();
   if (!open && wasOpen) button.focus();
+}
+
+function openSettings(open) {
+  openSide("settings", open);
+}
+
+function openHistory(open) {
+  openSide("history", open);
 }
 
 async function loadModels() {
@@ -225,7 +279,7 @@ async function loadModels() {
 
 function setUp() {
   const list = byId("conversation");
-  for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask);
+  for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask, cannotKeep);
   setUpDialogs();
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -246,18 +300,23 @@ function setUp() {
     if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
     if (running) stop();
     else if (!WIDE.matches && !byId("settings").hidden) openSettings(false);
+    else if (!WIDE.matches && !byId("history").hidden) openHistory(false);
   });
   byId("stop").addEventListener("click", stop);
   byId("new").addEventListener("click", () => {
     stop();
     conversation().clear();
     showEmpty();
+    history.show();
     byId("input").focus();
   });
   byId("system").value = load("system") ?? "";
   byId("system").addEventListener("input", () => save("system", byId("system").value));
   byId("show-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
   byId("hide-settings").addEventListener("click", () => openSettings(false));
+  byId("show-history").addEventListener("click", () => openHistory(byId("history").hidden));
+  byId("hide-history").addEventListener("click", () => openHistory(false));
+  onChange(changedElsewhere);
   byId("change-key").addEventListener("click", async () => {
     if (await askForKey("What is sent with every request.")) loadModels();
   });
@@ -272,9 +331,18 @@ function setUp() {
   const kept = load("mode") in MODES ? load("mode") : "chat";
   document.querySelector(`input[name=mode][value=${kept}]`).checked = true;
   setMode(kept);
+  openHistory(WIDEST.matches);
   openSettings(WIDE.matches);
   byId("input").focus();
   loadModels();
+  restore();
+}
+
+async function restore() {
+  for (const one of Object.values(conversations)) await one.restore().catch(cannotKeep);
+  conversation().show();
+  showEmpty();
+  history.show();
 }
 
 setUp();

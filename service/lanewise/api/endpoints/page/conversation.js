@@ -1,15 +1,65 @@
-// The turns of one mode, on the screen and in memory; asks nobody anything.
+// One conversation, on the screen and in memory; asks nobody anything. Its turns are a tree: what is edited
+// or answered anew becomes a branch beside what was there, and the path to one leaf is shown.
 
 import { load, save } from "./storage.js";
+import { conversations, newId, turnsOf, write } from "./store.js";
 import { TurnView } from "./turn.js";
 
+const LONGEST_TITLE = 60;
+
 export class Conversation {
-  /** ``asksAgain`` answers what the conversation now ends with. */
-  constructor(mode, list, asksAgain) {
+  /** ``asksAgain`` answers what the conversation now ends with; ``failed`` is told of what cannot be kept. */
+  constructor(mode, list, asksAgain, failed) {
     this.mode = mode;
     this.list = list;
     this.asksAgain = asksAgain;
-    this.views = (load(mode) ?? []).map((turn) => this.#view(turn));
+    this.failed = failed;
+    this.views = [];
+    this.#take(null, []);
+  }
+
+  #take(record, all) {
+    this.record = record;
+    this.all = all;
+    this.chosen = new Map(); // by a turn, the one after it that was shown last
+    this.isRemoved = false;
+    this.#showTo(record?.leaf ?? null);
+  }
+
+  /** Show what this tab showed before it was loaded again. */
+  async restore() {
+    const id = load(`open.${this.mode}`);
+    const record = id && (await conversations()).find((one) => one.id === id);
+    if (record && this.all.length === 0) await this.open(record);
+  }
+
+  async open(record) {
+    const turns = await turnsOf(record.id);
+    this.#take(record, turns);
+    save(`open.${this.mode}`, record.id);
+  }
+
+  /** Begin another one; this one stays where it is kept. */
+  clear() {
+    this.#take(null, []);
+    save(`open.${this.mode}`, null);
+  }
+
+  /** It was removed, here or in another tab: what is added next keeps all of it again. */
+  forget() {
+    this.isRemoved = true;
+  }
+
+  /** It was renamed, or another tab has written to it: those turns are branches here. */
+  async refresh() {
+    const { record } = this;
+    const turns = await turnsOf(record.id);
+    const kept = (await conversations()).find((one) => one.id === record.id);
+    if (record !== this.record || !kept) return;
+    record.title = kept.title;
+    const known = new Set(this.all.map((turn) => turn.id));
+    this.all.push(...turns.filter((turn) => !known.has(turn.id)));
+    this.#showBranches();
   }
 
   get turns() {
@@ -26,19 +76,33 @@ export class Conversation {
   }
 
   add(role, content) {
-    const view = this.#view({ role, content });
-    this.views.push(view);
-    this.list.append(view.element);
-    this.keep();
-    return view;
+    const now = Date.now();
+    this.record ??= { id: newId(), mode: this.mode, title: titleOf(content), created: now, updated: now, leaf: null };
+    save(`open.${this.mode}`, this.record.id);
+    const { id } = this.record;
+    const turn = { id: newId(), conversation: id, parent: this.record.leaf, created: now, role, content };
+    this.all.push(turn);
+    this.#showTo(turn.id);
+    this.keep(turn);
+    return this.last;
   }
 
-  clear() {
-    this.#cut(0);
+  /** What is added next begins beside the first turn. */
+  startOver() {
+    if (this.record) this.#showTo(null);
   }
 
-  keep() {
-    save(this.mode, this.views.length ? this.turns : null);
+  /** Keep a turn of a conversation, by now perhaps no longer the one that is shown. */
+  async keep(turn, record = this.record) {
+    const isShown = record === this.record;
+    const turns = isShown && this.isRemoved ? this.all : [turn];
+    if (isShown) this.isRemoved = false;
+    record.updated = Date.now();
+    try {
+      await write(record, turns);
+    } catch (error) {
+      this.failed(error);
+    }
   }
 
   /** What a request says of the conversation. */
@@ -53,42 +117,75 @@ export class Conversation {
   #view(turn) {
     const isAnswer = turn.role === "assistant" || turn.role === "completion";
     const actions = {};
-    if (isAnswer) actions.Retry = () => this.#retry(view);
+    if (isAnswer) actions.Retry = () => this.#askFrom(turn.parent);
     if (turn.role === "completion") actions.Continue = () => this.#goOn();
-    const view = new TurnView(turn, actions, (text) => this.#edited(view, isAnswer, text));
-    return view;
+    return new TurnView(turn, actions, (text) => this.#edited(turn, isAnswer, text));
   }
 
-  #cut(length) {
-    for (const view of this.views.splice(length)) view.element.remove();
-    this.keep();
+  /** Show the turns from the first to one; null: none. */
+  #showTo(id) {
+    const byId = new Map(this.all.map((turn) => [turn.id, turn]));
+    const path = [];
+    for (let turn = byId.get(id); turn; turn = byId.get(turn.parent)) path.unshift(turn);
+    for (const turn of path) this.chosen.set(turn.parent, turn.id);
+    let same = 0;
+    while (same < path.length && this.views[same]?.turn === path[same]) same += 1;
+    for (const view of this.views.splice(same)) view.element.remove();
+    for (const turn of path.slice(same)) {
+      const view = this.#view(turn);
+      this.views.push(view);
+      this.list.append(view.element);
+    }
+    if (this.record) this.record.leaf = id;
+    this.#showBranches();
   }
 
-  #retry(view) {
-    this.#cut(this.views.indexOf(view));
+  #after(parent) {
+    return this.all.filter((turn) => turn.parent === parent);
+  }
+
+  #showBranches() {
+    const groups = Map.groupBy(this.all, (turn) => turn.parent);
+    for (const view of this.views) {
+      const beside = groups.get(view.turn.parent) ?? [view.turn];
+      view.showBranches(beside.indexOf(view.turn), beside.length, (index) => this.#choose(beside[index]));
+    }
+  }
+
+  /** Show a branch, as far as it went when it was shown last. */
+  #choose(turn) {
+    let end = turn;
+    for (let after = this.#after(end.id); after.length; after = this.#after(end.id)) {
+      end = after.find((one) => one.id === this.chosen.get(end.id)) ?? after.at(-1);
+    }
+    this.#showTo(end.id);
+    this.keep(turn);
+    this.views.find((view) => view.turn === turn)?.focusBranches();
+  }
+
+  #askFrom(parent) {
+    this.#showTo(parent);
     this.asksAgain();
   }
 
   /** The text so far, answer included, becomes what is to be continued. */
   #goOn() {
     const text = this.turns.map((turn) => turn.content).join("");
-    this.clear();
+    this.startOver();
     this.add("prompt", text);
     this.asksAgain();
   }
 
-  #edited(view, isAnswer, text) {
-    Object.assign(view.turn, { content: text, numbers: null, error: null });
-    const index = this.views.indexOf(view);
-    const fresh = this.#view(view.turn); // without shading that no longer fits
-    view.element.replaceWith(fresh.element);
-    this.views[index] = fresh;
-    this.keep();
-    if (isAnswer) {
-      fresh.buttons.firstChild.focus();
-      return;
-    }
-    this.#cut(index + 1);
-    this.asksAgain();
+  #edited(turn, isAnswer, text) {
+    if (isAnswer && text === turn.content) return;
+    this.#showTo(turn.parent);
+    const view = this.add(turn.role, text);
+    if (isAnswer) view.buttons.querySelector("button").focus();
+    else this.asksAgain();
   }
+}
+
+function titleOf(text) {
+  const line = text.trim().replaceAll(/\s+/g, " ");
+  return line.length > LONGEST_TITLE ? `${line.slice(0, LONGEST_TITLE - 1)}…` : line;
 }

@@ -50,7 +50,29 @@ export class TurnView {
       group.append(button);
     }
     if (!this.isRaw) group.append(this.#rawButton());
+    this.branches = make("span", "branches");
+    group.append(this.branches);
     return group;
+  }
+
+  /** Say which of several branches this turn is; ``choose`` goes to another by its index. */
+  showBranches(index, count, choose) {
+    this.branches.replaceChildren();
+    if (count < 2) return;
+    const arrow = (sign, name, to) => {
+      const button = make("button", "small", sign);
+      button.type = "button";
+      button.disabled = to < 0 || to >= count;
+      button.setAttribute("aria-label", `${name} version: ${NAMES[this.turn.role]}`);
+      button.addEventListener("click", () => choose(to));
+      return button;
+    };
+    const place = make("span", "", `${index + 1} / ${count}`);
+    this.branches.append(arrow("‹", "Previous", index - 1), place, arrow("›", "Next", index + 1));
+  }
+
+  focusBranches() {
+    this.branches.querySelector("button:enabled")?.focus();
   }
 
   /** Shows the text as the model wrote it, and again as Markdown. */
