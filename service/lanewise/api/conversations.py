@@ -79,7 +79,7 @@ def _parsed(text: str) -> Any:
         return {}
     for partial in (False, "trailing-strings"):
         try:
-            return from_json(text, allow_partial=partial)  # type: ignore[arg-type]
+            return from_json(text, allow_partial=partial)
         except ValueError:
             continue
     return text

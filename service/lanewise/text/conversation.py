@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lanewise.text.answers.explained import as_text
-from lanewise.text.chat_template import NULL, ChatTemplate, ChatTemplateError
+from lanewise.text.chat_template import NULL, REASONING_NAMES, ChatTemplate, ChatTemplateError
 from lanewise.text.template_error import TextTooLongError
 from lanewise.text.turns import ORDERS, one_call_each, unchanged
 
@@ -110,6 +110,7 @@ def _without_content(messages: Conversation) -> Conversation:
             continue
         if message.get("content"):
             shaped.append({key: value for key, value in message.items() if key != "tool_calls"})
+            message = {key: one for key, one in message.items() if key not in REASONING_NAMES}
         shaped.append({**message, "content": NULL})
     return shaped
 

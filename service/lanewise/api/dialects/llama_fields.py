@@ -15,6 +15,7 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "min_keep": (0,),
     "mirostat": (0,),
     "n_indent": (0,),
+    "samplers": (),
     "t_max_predict_ms": (0, -1),
     "tfs_z": (1,),
     "top_n_sigma": (-1,),

@@ -158,8 +158,8 @@ class OllamaWire(ABC):
     def whole(self, choices: Sequence[Choice]) -> Iterator[str]:
         """All in one object."""
         if not choices:  # nothing was asked but whether the model is here
-            reason = "unload" if self._about.ask.says_goodbye else "load"
-            yield f'{self._head},{self.said("", "", ())},"done":true,"done_reason":"{reason}"}}'
+            why = "unload" if self._about.ask.says_goodbye else "load"
+            yield f'{self._head},{self.said("", "", ())},"done":true,"done_reason":"{why}"}}'
             return
         (choice,) = choices
         calls: list[str] = []

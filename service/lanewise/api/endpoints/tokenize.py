@@ -124,7 +124,8 @@ async def _encode(body: TokenizeRequest, state: ServerState, hold: Hold) -> "arr
     if body.content is not None:
         text, add_bos, parse = body.content, body.add_special, body.parse_special
     tokenizer = state.tokenizer
-    before, behind = tokenizer.beginning(add_bos=add_bos), []
+    before: list[int] = tokenizer.beginning(add_bos=add_bos)
+    behind: list[int] = []
     if state.pooling is not None:  # as the model reads a text
         whole = state.pooling.whole
         before, behind = whole.ends if add_bos else ([], [])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
 
@@ -137,7 +137,7 @@ ITEMS = (
     ItemReference,
     ForeignItem,
 )
-TYPES = frozenset(item.model_fields["type"].annotation.__args__[0] for item in ITEMS[:-1])
+TYPES = frozenset(get_args(item.model_fields["type"].annotation)[0] for item in ITEMS[:-1])
 InputItem = Annotated[
     Annotated[MessageItem, Tag("[message]")]
     | Annotated[FunctionCallItem, Tag("[function_call]")]
