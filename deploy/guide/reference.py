@@ -85,10 +85,8 @@ def _settings_tables(
         yield "|---|---|---|---|"
         for item in members:
             kind = item.metadata["kind"]
-            yield (
-                f"| `{item.name}` | {cell(shown_value(item, item.default))} | {cell(kind.accepts)} |"
-                f" {cell(item.metadata['help'])} |"
-            )
+            default, accepted = cell(shown_value(item, item.default)), cell(kind.accepts)
+            yield f"| `{item.name}` | {default} | {accepted} | {cell(item.metadata['help'])} |"
         yield ""
 
 

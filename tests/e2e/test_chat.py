@@ -18,7 +18,7 @@ from terminal import Terminal, terminal
 from toy_server import toy_server
 
 COMMAND = [sys.executable, "-m", "lanewise", "chat"]
-OWN = [*COMMAND, "--threads", "1", "--max-tokens", "16"]
+OWN = [*COMMAND, "demo", "--threads", "1", "--max-tokens", "16"]
 # As a shell does with what it starts in the background.
 IGNORING = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
 LONG = '/set structured_outputs {"regex": "[a-z ]{400}"}'  # no answer ends by chance

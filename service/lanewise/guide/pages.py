@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,7 @@ def page_of(name: str) -> Page:
 def _with_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
     """The headings, each of which gets its anchor."""
     used: dict[str, int] = {}
-    for token, inline in zip(tokens, tokens[1:], strict=False):
+    for token, inline in pairwise(tokens):
         if token.type != "heading_open":
             continue
         text = "".join(one.content for one in inline.children or ())

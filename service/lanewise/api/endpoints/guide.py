@@ -20,32 +20,7 @@ HEADERS = page.HEADERS | {
         "form-action 'none'", "form-action 'self'"
     )
 }
-SHELL = """<!doctype html>
-<html lang="en">
-<head>
-  <meta charset="utf-8">
-  <meta name="viewport" content="width=device-width, initial-scale=1">
-  <meta name="color-scheme" content="light dark">
-  <title>Lanewise: {title}</title>
-  <link rel="icon" href="{up}page/icon.svg" type="image/svg+xml">
-  <link rel="stylesheet" href="{up}page/base.css">
-  <link rel="stylesheet" href="{up}page/docs.css">
-  <link rel="stylesheet" href="{up}page/guide.css">
-  <script src="{up}page/theme.js"></script>
-</head>
-<body>
-  <header class="top">
-    <p class="name"><img src="{up}page/icon.svg" alt="" width="24" height="24"> <a href="{index}">Guide</a></p>
-    <form action="{index}" role="search">
-      <label><span class="unseen">Search the guide</span><input name="q" type="search" value="{asked}" placeholder="Search"></label>
-      <button>Search</button>
-    </form>
-    <nav aria-label="More"><a class="button" href="{up}docs">API reference</a> <a class="button" href="{up}./">Page</a></nav>
-  </header>
-  <main>{body}</main>
-</body>
-</html>
-"""
+SHELL = (page.FOLDER / "guide.html").read_text(encoding="utf-8")
 
 
 async def answer(request: Request) -> Response:

@@ -38,6 +38,7 @@ def _model(name: str, state: ServerState) -> dict[str, Any]:
         "root": state.model_name,
         "parent": None,
         "max_model_len": state.max_model_len,
+        **({} if state.card.notice is None else {"notice": state.card.notice}),
         **({} if state.pooling is None else _pooled(state.pooling, state)),
     }
 
