@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.guide import reference
+import topics
+from deploy.guide import reference, site
 from guide_text import blocks, links, table_cells
 from lanewise.api.endpoints import guide
 from lanewise.guide import pages
@@ -143,3 +144,18 @@ def test_the_guide_needs_no_key():
     with toy_server(api_keys=("secret",)) as running:
         assert running.client.get("/guide/choose").status_code == 200
         assert running.client.get("/v1/models").status_code == 401
+
+
+def test_the_site_has_all_pages_and_no_link_out_of_it(tmp_path):
+    site.write_sources(tmp_path / "sources")
+    index = (tmp_path / "sources" / "index.md").read_text()
+    for name in pages.names():
+        assert f"\n{name}\n" in index
+        assert "](../" not in (tmp_path / "sources" / f"{name}.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    topics.module("sphinx", "docs")
+    assert site.main(tmp_path / "guide") == 0
+    assert (tmp_path / "guide" / "choose.html").is_file()
