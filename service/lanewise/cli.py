@@ -126,6 +126,7 @@ COMMANDS = {
         "list the model families that are read",
         usage="[--json]",
         example="--json",
+        shows_sources=True,
     ),
     "pull": Command(
         PullSettings,
@@ -147,6 +148,7 @@ COMMANDS = {
         "delete a model that was downloaded",
         usage="MODEL",
         example="Qwen/Qwen3-0.6B",
+        shows_sources=True,
     ),
 }
 EXAMPLES = """\

@@ -42,11 +42,11 @@ def downloads() -> list[Download]:
     small = small_model.kept_file()
     if small.is_file():
         found.append(Download(small_model.NAME, small.stat().st_size, str(small)))
-    from huggingface_hub import scan_cache_dir  # takes a while to import
+    from huggingface_hub import constants, scan_cache_dir  # takes a while to import
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        cache = scan_cache_dir()
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
     except CacheNotFound:
         return found
     repositories = [one for one in cache.repos if one.repo_type == "model"]

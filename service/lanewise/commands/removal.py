@@ -2,16 +2,18 @@
 
 import difflib
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from lanewise.commands.downloads import downloads
 from lanewise.host import format_size
-from lanewise.settings import RemoveSettings, SettingsError
+from lanewise.settings import RemoveSettings, SettingsError, flag_of
 
 
-def run(settings: RemoveSettings) -> None:
+def run(settings: RemoveSettings, sources: Mapping[str, str]) -> None:
     """Delete it from its cache, and say what that frees. Files of the user are never touched."""
-    if settings.model is None:
+    # Nothing is deleted because a variable or file names it for the server.
+    if settings.model is None or sources.get("model") != flag_of("model"):
         raise SettingsError("MODEL: not given; accepted: a name that `lanewise list` prints")
     known = {one.name: one for one in downloads()}
     found = known.get(settings.model)
