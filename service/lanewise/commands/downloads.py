@@ -10,6 +10,8 @@ from lanewise.host import format_size
 from lanewise.loading import small_model
 from lanewise.settings import ListSettings
 
+WIDTH = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -33,7 +35,9 @@ def run(settings: ListSettings) -> None:
     table = Table(Column("model", no_wrap=True), size, "path", box=None, pad_edge=False)
     for one in found:
         table.add_row(one.name, format_size(one.n_bytes), one.path)
-    Console(highlight=False).print(table, soft_wrap=True)
+    console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)  # a path is of use only whole
+    console.print(table, soft_wrap=True)
 
 
 def downloads() -> list[Download]:

@@ -32,17 +32,17 @@ def variable_of(name: str) -> str:
 def add_arguments(
     parser: argparse.ArgumentParser,
     settings: type[SourceSettings],
-    shown: Collection[str],
+    shown: Collection[str] | None = None,
 ) -> None:
     """Give a command the flags of its settings; values stay text until :func:`resolve`.
 
-    The help has those that are to be ``shown``.
+    The help has those that are to be ``shown``; None: all.
     """
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
     for title, items in grouped(dataclasses.fields(settings)):
         group = parser.add_argument_group(title)
         for item in items:
-            _add_argument(group, item, item.name in shown)
+            _add_argument(group, item, shown is None or item.name in shown)
 
 
 def _add_argument(
