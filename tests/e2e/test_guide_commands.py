@@ -18,15 +18,20 @@ CURL = '#!/bin/sh\nexec "{curl}" --fail-with-body --silent --show-error "$@"\n'
 
 
 def runnable(kind: str) -> list:
-    """The blocks of a kind, by page and place."""
-    found = []
+    """The commands or programs of a kind, each once, by the page where it comes first."""
+    found = {}
     for path in FILES:
-        for number, block in enumerate(blocks(path)):
-            text = block.text
+        for block in blocks(path):
             # What README installs and serves is on the quickstart's page, with why it is not run.
-            if block.kind == kind and not block.why and (path != README or "localhost" in text):
-                found.append(pytest.param(block, id=f"{path.stem}-{number}"))
-    return found
+            if (
+                block.kind != kind
+                or block.why
+                or (path == README and "localhost" not in block.text)
+            ):
+                continue
+            for text in block.commands() if kind == "console" else [block.text]:
+                found.setdefault(text, path.stem)
+    return [pytest.param(text, id=f"{page}-{text[:30]}") for text, page in found.items()]
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +65,14 @@ def done(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("block", runnable("console"))
-def test_commands_work_as_they_stand(block, url, folder, environment):
-    for command in block.commands():
-        here = command.replace("http://localhost:8000", url).replace("localhost:8000", url[7:])
-        said = done(["bash", "-euo", "pipefail", "-c", here], folder, environment)
-        assert said or command.startswith("eval"), f"{command} says nothing"
+@pytest.mark.parametrize("command", runnable("console"))
+def test_commands_work_as_they_stand(command, url, folder, environment):
+    here = command.replace("http://localhost:8000", url).replace("localhost:8000", url[7:])
+    said = done(["bash", "-euo", "pipefail", "-c", here], folder, environment)
+    assert said or command.startswith("eval"), f"{command} says nothing"
 
 
-@pytest.mark.parametrize("block", runnable("python"))
-def test_programs_work_as_they_stand(block, url, folder, environment):
-    text = block.text.replace("http://localhost:8000", url)
-    assert done([sys.executable, "-c", text], folder, environment).strip()
+@pytest.mark.parametrize("text", runnable("python"))
+def test_programs_work_as_they_stand(text, url, folder, environment):
+    here = text.replace("http://localhost:8000", url)
+    assert done([sys.executable, "-c", here], folder, environment).strip()

@@ -39,13 +39,15 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
         if checkpoint.config.is_for_short_context:
             logger.info("LongRoPE: factors for short texts, max_model_len being what it is")
         check_first(settings, checkpoint, limit)
-        model, text = load_beside(settings, checkpoint, threads, limit)
-    if is_toy(path):
-        logger.info("%s; %s", TOY, REAL_ONE)
-        text = text._replace(
-            notice=f"{TOY[0].upper()}{TOY[1:]}. {REAL_ONE[0].upper()}{REAL_ONE[1:]}"
-        )
-    return model, text
+        loaded = load_beside(settings, checkpoint, threads, limit)
+    return _told_of_toy(*loaded) if is_toy(path) else loaded
+
+
+def _told_of_toy(model: Model, text: Text) -> tuple[Model, Text]:
+    """The bundled model with what its users must be told."""
+    logger.info("%s; %s", TOY, REAL_ONE)
+    notice = f"{TOY[0].upper()}{TOY[1:]}. {REAL_ONE[0].upper()}{REAL_ONE[1:]}"
+    return model, text._replace(notice=notice)
 
 
 def load_beside(
