@@ -7,6 +7,7 @@ decode 128 tokens together with greedy sampling; tokens per second count all of 
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -197,6 +198,7 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
     tests = []
     if settings.prefill:
         name, tokens = f"pp{settings.prefill}", settings.prefill
+        _say(name)
         timed, profile = _measure(opened, settings, 1, tokens, _time_prefill)
         tests.append(_test(name, tokens, timed, opened.threads, prefill_work(info), profile))
     for batch in settings.batch if settings.decode else ():
@@ -205,8 +207,9 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
             return _time_decode(bench, context=settings.context, tokens=tokens - settings.context)
 
         length = settings.context + settings.decode
-        timed, profile = _measure(opened, settings, batch, length, decode)
         name = f"tg{settings.decode}" + (f"@{batch}" if batch > 1 else "")
+        _say(name)
+        timed, profile = _measure(opened, settings, batch, length, decode)
         work = decode_work(
             info,
             kv_token_bytes,
@@ -218,6 +221,11 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
         tokens = batch * settings.decode
         tests.append(_test(name, tokens, timed, opened.threads, work, profile))
     return tests
+
+
+def _say(name: str) -> None:
+    """A line, no bar: what draws one would take a processor from what is measured."""
+    print(f"lanewise: measuring {name}", file=sys.stderr, flush=True)
 
 
 def _test(
