@@ -103,6 +103,7 @@ def page_of(name: str) -> Page:
             if inner.type == "link_open":
                 inner.attrs["href"] = _page_href(str(inner.attrs["href"]))
     html = markdown.renderer.render(tokens, markdown.options, {})
+    html = html.replace("<pre>", '<pre tabindex="0">')  # what scrolls is reached by keys
     html = html.replace("<table>", '<div class="table" tabindex="0"><table>')
     return Page(headings[0].text, html.replace("</table>", "</table></div>"), headings)
 
