@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# Before numpy is loaded. Each core has a test; threads that wait for work would take cores away.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 
 import native_build

@@ -17,7 +17,7 @@ HELLO = [{"role": "user", "content": "hi"}]
 ASK = {"model": "toy", "max_tokens": 20, "messages": HELLO}
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 4}}}
 WEATHER = {"name": "weather", "description": "of a city", "input_schema": CITY}
-N_CONVERSATIONS = cases(8, 20)  # for each template
+N_CONVERSATIONS = cases(6, 20)  # for each template
 EMPTY = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
@@ -156,7 +156,7 @@ def test_a_streamed_message_is_the_whole_one(server, tokenizer, template, form):
             seen[streamed["stop_reason"]] += 1
         same(whole.json(), streamed)
     assert seen["max_tokens"] >= cases(0, 1), seen
-    assert seen["text"] >= cases(2, 5), seen
+    assert seen["text"] >= cases(1, 5), seen
     assert (seen["thinking"] >= cases(1, 2)) == (form not in ("no tools", "mistral")), seen
     assert (seen["tool_use"] >= cases(1, 5)) == (form not in ("no tools", "thinks")), seen
 

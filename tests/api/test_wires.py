@@ -144,10 +144,10 @@ def test_a_streamed_message_is_the_whole_one(server, tokenizer, template, form):
             counts["thinking"] += bool(message.thinking)
             counts["calls"] += bool(message.calls)
             counts["cut"] += message.reason == "length"
-    assert counts["text"] >= cases(2, 10), counts
+    assert counts["text"] >= cases(1, 10), counts
     assert counts["cut"] >= cases(1, 3), counts
     assert (counts["thinking"] >= cases(1, 5)) == (form not in ("no tools", "mistral")), counts
-    assert (counts["calls"] >= cases(2, 10)) == (form not in ("no tools", "thinks")), counts
+    assert (counts["calls"] >= cases(1, 10)) == (form not in ("no tools", "thinks")), counts
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen3 coder"])

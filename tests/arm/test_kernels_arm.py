@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from levels import LEVELS, TIMEOUT_S, Level, missing, run
+from levels import EACH_LEVEL, LEVELS, TIMEOUT_S, Level, missing, run
 
 import topics
 
@@ -25,7 +25,13 @@ def succeeded(done) -> str:
     return done.stdout
 
 
-@at(*LEVELS)
+LONGEST = LEVELS[
+    -1
+]  # vectors of other lengths than 256 bits: here the longest, in `make test-all` all
+OTHERS = [level for level in LEVELS[:-1] if level not in EACH_LEVEL]
+
+
+@at(*EACH_LEVEL, LONGEST, *topics.thorough(*OTHERS))
 def test_kernels_equal_the_definition(emulated, level: Level) -> None:
     output = succeeded(emulated(level, "test_kernels", "--quick"))
     ran = set(re.findall(r"^ok .*__(\w+) ", output, re.MULTILINE))

@@ -31,7 +31,7 @@ from tests.golden.reference import program as definition
 from topics import cases
 
 pytestmark = pytest.mark.native
-N_PROGRAMS = cases(120, 500)
+N_PROGRAMS = cases(60, 500)
 PARTS = 10  # that they are tested in
 N_TOKENS = 40
 

@@ -14,6 +14,7 @@ from lanewise.loading.hub import bundled_model
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 FILES = [README, *map(pages.path_of, pages.names())]
+LONG = ("lanewise bench", "lanewise doctor")  # seconds each, and tests of their own
 CURL = '#!/bin/sh\nexec "{curl}" --fail-with-body --silent --show-error "$@"\n'
 
 
@@ -31,7 +32,14 @@ def runnable(kind: str) -> list:
                 continue
             for text in block.commands() if kind == "console" else [block.text]:
                 found.setdefault(text, path.stem)
-    return [pytest.param(text, id=f"{page}-{text[:30]}") for text, page in found.items()]
+    return [
+        pytest.param(
+            text,
+            id=f"{page}-{text[:30]}",
+            marks=[pytest.mark.thorough] if text.startswith(LONG) or "--itl" in text else [],
+        )
+        for text, page in found.items()
+    ]
 
 
 @pytest.fixture(scope="module")

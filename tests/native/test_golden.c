@@ -3,8 +3,8 @@
 // Small models of every weight type and architecture feature, their weights made by a counter-based generator, run over
 // one set of prompts at every instruction-set level of this CPU, with 1 to 3 threads, alone and in batches of up to
 // nine sequences, in prefill chunks of 1, 7, 32 and whole. Prints "model hash" lines and exits 0 if every way of
-// computing a model gave the same hash. Arguments: --quick runs fewer combinations; --isa=NAME only that level; --part=K
-// every fourth model, from K on; --perturb changes one weight by one step after packing order is settled, which must
+// computing a model gave the same hash. Arguments: --quick runs fewer combinations; --isa=NAME only that level; --part=K/N
+// every Nth model, from K on; --perturb changes one weight by one step after packing order is settled, which must
 // change the hash.
 #include "golden_models.h"
 #include "hash_floats.h"
@@ -190,15 +190,13 @@ static int check_adapters(const variant* v, lw_model* model, float* out) {
 static const char* const levels[] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
                                      "neon",   "dotprod", "i8mm",       "sve"};
 
-enum { PARTS = 4 };
-
 int main(int argc, char** argv) {
     bool quick = false;
     const char* only = NULL;
-    int part = -1;
+    unsigned part = 0, parts = 1;
     for (int i = 1; i < argc; ++i) {
         if (strncmp(argv[i], "--isa=", 6) == 0) only = argv[i] + 6;
-        if (strncmp(argv[i], "--part=", 7) == 0) part = argv[i][7] - '0';
+        if (strncmp(argv[i], "--part=", 7) == 0 && sscanf(argv[i] + 7, "%u/%u", &part, &parts) != 2) return 2;
         quick |= strcmp(argv[i], "--quick") == 0;
         perturb |= strcmp(argv[i], "--perturb") == 0;
     }
@@ -206,7 +204,7 @@ int main(int argc, char** argv) {
     if (out == NULL) return 2;
     int failed = 0, passed = 0;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; ++i) {
-        if (part >= 0 && (int)(i % PARTS) != part) continue;
+        if (i % parts != part) continue;
         const variant* v = &variants[i];
         uint64_t golden = 0;
         for (size_t l = 0; l < sizeof levels / sizeof *levels; ++l) {

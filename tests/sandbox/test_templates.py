@@ -139,24 +139,25 @@ def prepared(text: str) -> dict[str, dict]:
 
 
 ROOMY = Limits(10.0, 1 << 30, 1)
-LONG = "{% if messages %}{{ messages[0].content }}{% endif %}" * 19_000
+LONG = "{% if messages %}{{ messages[0].content }}{% endif %}" * 19_000  # seconds to compile
+LARGE = "a " * 500_000  # a tenth of one, and some copies of it
 
 
 def test_what_every_worker_shall_have_is_made_within_limits_too():
-    async def refused(limits: Limits) -> tuple[str, bool]:
+    async def refused(text: str, limits: Limits) -> tuple[str, bool]:
         sandbox = TextBudgets().sandbox(1 << 20, uncounted())
         try:
             await sandbox.prepare(prepared("a"), ROOMY)
             before = sandbox.zygote_pid
             with pytest.raises(SandboxError) as caught:
-                await sandbox.prepare(prepared(LONG), limits)
+                await sandbox.prepare(prepared(text), limits)
             await sandbox.prepare(prepared("bc"), ROOMY)
             return str(caught.value), sandbox.zygote_pid == before
         finally:
             await sandbox.close()
 
-    said, lives = asyncio.run(refused(Limits(10.0, 4 << 20, 1)))
-    assert "needs more than 4 MiB" in said
+    said, lives = asyncio.run(refused(LARGE, Limits(10.0, 2 << 20, 1)))
+    assert "needs more than 2 MiB" in said
     assert lives
-    _, lives = asyncio.run(refused(Limits(0.05, 1 << 30, 1)))
+    _, lives = asyncio.run(refused(LONG, Limits(0.05, 1 << 30, 1)))
     assert not lives  # another has begun

@@ -68,6 +68,7 @@ def taken_by(model: Model, blocks: int, states: int, users: int) -> int:
 HELD = 256 * MIB  # for requests and their texts, on small machines
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_many_users_with_long_contexts_take_what_is_promised():
     config = small_shape()

@@ -102,6 +102,6 @@ def test_random_strings_have_the_ids_of_the_library(name: str) -> None:
     tokenizer = Tokenizer.from_files(gguf_files(metadata))
     if name == "qwen2":
         library.normalizer = normalizers.NFC()
-    for text in strings(cases(2000, 20_000)):
+    for text in strings(cases(500, 20_000)):
         wanted = library.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text, add_bos=False, parse_special=False) == wanted, text
