@@ -25,6 +25,8 @@ def loading(monkeypatch, library):
     ("flags", "message"),
     [
         (["--lora", "poems=/nonexistent"], "lora: poems: /nonexistent: adapter_config.json"),
+        (["--lora", "lanewise-demo-q8_0=/x"], "is a name of the served model"),
+        (["--lora", "a=/x,b=/y", "--max-loras", "1"], "lora has 2 adapters; accepted: at most"),
         (["--draft", "/nonexistent"], "draft: /nonexistent: no such file"),
         (["--max-model-len", "100000"], "max_model_len is 100000; accepted: at most the model's"),
         (["--kv-memory", "1KiB"], "kv_memory: 1.00 KiB"),

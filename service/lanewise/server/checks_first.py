@@ -10,7 +10,9 @@ from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name
+from lanewise.server.adapters import check_adapters
 from lanewise.server.make_engine import check_cache, check_context
+from lanewise.server.names import names_of
 from lanewise.settings import MTP, Settings, SettingsError
 
 
@@ -19,6 +21,7 @@ def check_first(settings: Settings, checkpoint: Checkpoint, limit: host.MemoryLi
     if checkpoint.config.pooling is not None:
         return
     check_context(settings, checkpoint.config.context_length)
+    check_adapters(settings, names_of(settings, checkpoint))
     for name, path in settings.lora:
         try:
             folder = Path(path).expanduser()
