@@ -1,6 +1,7 @@
 """The chat model that is served by default: where it comes from, and what is done without it."""
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import sbom
 from lanewise.loading import small_model
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.hub import DEFAULT, bundled_model, is_toy, resolve_model
@@ -96,7 +98,13 @@ def test_a_package_that_is_installed_will_do(tmp_path, monkeypatch):
 
 
 def test_the_lock_file_is_of_the_same_package():
-    assert small_model.requirement() in (ROOT / "deploy" / "model.lock").read_text()
+    """An image that holds it has it in its bill of materials, as it has all that is locked."""
+    text = (ROOT / "deploy" / "model.lock").read_text()
+    assert small_model.requirement() in text.replace("\\\n    ", "").replace("  ", " ")
+    lock = (ROOT / "deploy" / "requirements.lock").read_text()
+    components = json.loads(sbom.bill(lock + text, "0"))["components"]
+    (found,) = [one for one in components if one["name"] == small_model.PACKAGE]
+    assert found["hashes"][0]["content"] == small_model.WHEEL_SHA256
 
 
 def test_the_toy_is_known_by_what_it_is(tmp_path, monkeypatch):
