@@ -5,6 +5,7 @@ A page has what is written by hand, then the heading "Reference", then what is m
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -58,9 +59,7 @@ def references() -> dict[str, Callable[[], Iterator[str]]]:
         "models": models_lines,
         "metrics": metrics_lines,
     }
-    for page in DIALECTS:
-        made[page] = lambda page=page: endpoint_lines(page)  # type: ignore[misc]
-    return made
+    return made | {page: partial(endpoint_lines, page) for page in DIALECTS}
 
 
 def made(page: str, text: str) -> str:

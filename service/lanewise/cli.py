@@ -208,8 +208,15 @@ OTHER_COMMANDS = {
 class HelpAll(argparse.Action):
     """Prints the help with all settings."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
         """As argparse calls it."""
+        del namespace, values, option_string
         print_help(parser.prog.split()[-1], shows_all=True)
         parser.exit()
 
