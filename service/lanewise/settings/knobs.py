@@ -363,7 +363,9 @@ class Settings(ModelSettings):
     )
     max_stored_responses: int = field(
         default=1024,
-        metadata=knob(integer(0), "most such answers; of whoever keeps most the oldest goes first"),
+        metadata=knob(
+            integer(0), "most such answers; the API key with the most loses its oldest first"
+        ),
     )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
