@@ -183,3 +183,17 @@ def test_each_problem_has_its_remedy(run, monkeypatch):
 def test_a_kernel_that_fails_is_the_first_problem(run, monkeypatch):
     monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: never; reserved: 0")
     assert "self-test FAILED: avx2, q4_0" in run(equal=False)[1].splitlines()[1]
+
+
+def test_a_machine_of_many_nodes_and_choices_fits_a_screen_too(run, monkeypatch):
+    cores = tuple(Core((cpu,), cpu) for cpu in range(8))
+    found = Topology(cores, dict.fromkeys(range(8), 1 << 30), knows_cores=True)
+    monkeypatch.setattr(topology, "read_topology", lambda *_: found)
+    monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: madvise; reserved: 0")
+    choices = [Choice(f"gemm_{n}__sve", f"gemm_{n}__i8mm", n) for n in range(9)]
+    tuned = Tuning(choices, "measured now")
+    monkeypatch.setattr(doctor.tuning, "prepare", lambda isa, cpu, enabled: tuned)
+    text = run()[1]
+    assert len(text.splitlines()) <= 15
+    assert "8 nodes in all; --json has them" in text
+    assert len(json.loads(run(json=True)[1])["autotune"]["choices"]) == 9

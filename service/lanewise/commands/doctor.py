@@ -25,6 +25,7 @@ from lanewise.runtime import (
 from lanewise.settings import DoctorSettings, Settings
 
 LEAST_MEMORY = 1 << 30  # below it only toys fit
+MOST_LINES = 3  # of one thing
 OK = 0
 FAILED = 1
 
@@ -191,7 +192,7 @@ def _rows(report: dict[str, Any]) -> dict[str, str]:
         "memory": f"{host.format_size(memory['limit_bytes'])} of "
         f"{host.format_size(memory['total_bytes'])}: {memory['limit_reason']}",
         "huge pages": report["huge_pages"],
-        "nodes": ("\n" + " " * 12).join(map(_node_line, report["topology"])),
+        "nodes": _few(list(map(_node_line, report["topology"])), "nodes"),
     }
     if "library_error" not in report:
         rows["level"] = f"{report['isa']} (can run: {', '.join(report['levels'])})"
@@ -248,6 +249,13 @@ def _autotune_line(autotune: dict[str, Any]) -> str:
         rows = choice["min_rows"]
         use = "is not used" if rows == tuning.NEVER else f"from {rows} rows"
         lines.append(f"{choice['symbol']} {use}, else {choice['rival']}")
+    return _few(lines, "lines")
+
+
+def _few(lines: list[str], what: str) -> str:
+    """The lines, or how many there are where they would push all else off the screen."""
+    if len(lines) > MOST_LINES:
+        lines = [lines[0], f"… {len(lines)} {what} in all; --json has them"]
     return ("\n" + " " * 12).join(lines)
 
 
