@@ -67,7 +67,7 @@ class Inspected:
 
 def checked(tensors: Sequence[Inspected], name: str) -> list[str]:
     """What is wrong with any of them; all weights are read, under a bar."""
-    problems = []
+    problems: list[str] = []
     with bytes_bar("checking") as bar:
         task = bar.add_task(name, total=sum(tensor.stored.nbytes for tensor in tensors))
         for tensor in tensors:
