@@ -20,7 +20,7 @@ HEADERS = page.HEADERS | {
         "form-action 'none'", "form-action 'self'"
     )
 }
-SHELL = (page.FOLDER / "guide.html").read_text(encoding="utf-8")
+SHELL = (pages.FOLDER / "shell.html").read_text(encoding="utf-8")
 
 
 async def answer(request: Request) -> Response:
