@@ -41,6 +41,9 @@ export CMAKE_C_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_IGNOREOPTIONS := -ffile-prefix-map=*
+# Compiling kernels for sanitizers takes five times as long: those of the plainest and of this machine's best level.
+WATCHED := $(if $(LANEWISE_THOROUGH)$(filter-out x86_64,$(shell uname -m)),,-DLANEWISE_WATCHED_LEVELS='scalar;$(shell \
+	grep -qm1 avx512_vnni /proc/cpuinfo && echo 'avx512vnni;avx512vbmi' || echo avx2)')
 # As many programs at a time as there are cores; says the last line of each, and all of what fails.
 RUN_EACH = xargs -r -P $(CORES) -n 1 sh -c '"$$0" >"$$0.out" 2>&1; code=$$?; \
 	if [ $$code = 0 ]; then echo "$$0: $$(tail -n 1 "$$0.out")"; else cat "$$0.out"; echo "$$0: exit status $$code"; exit 255; fi'
@@ -108,9 +111,10 @@ check: lint test
 test-native: programs               ## the C library's own test programs
 	find $(BUILD) -maxdepth 1 -name 'test_*' -type f ! -name '*.*' | sort | $(RUN_EACH)
 
-# Whole models once, not in every batch and number of threads; long contexts not at all: what they run is run by others.
+# Half of the whole models (nights: all), not in every batch and number of threads; long contexts not at all: what they run
+# is run by others.
 sanitize: build/sanitize/.built     ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
-	build/sanitize/test_golden --quick > build/sanitize/test_golden.out & golden=$$!; \
+	build/sanitize/test_golden --quick $(if $(LANEWISE_THOROUGH),,--part=0/2) > build/sanitize/test_golden.out & golden=$$!; \
 	find build/sanitize -maxdepth 1 -name 'test_*' -type f ! -name '*.*' ! -name test_golden ! -name test_long_context \
 		| sort | $(RUN_EACH); code=$$?; wait $$golden && exit $$code
 
@@ -200,7 +204,7 @@ $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
 
 build/sanitize/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
-	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(STRICT) \
+	$(BIN)/cmake -S native -B build/sanitize -DLANEWISE_TESTS=ON -DLANEWISE_SANITIZE=ON $(WATCHED) $(STRICT) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -g'
 	$(BIN)/cmake --build build/sanitize --parallel $(CORES)
 	touch $@
@@ -213,7 +217,7 @@ build/threads/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 
 build/fuzz/.built: $(NATIVE_SOURCES) $(NATIVE_TESTS) | $(VENV)/.tools
 	@$(call NEED,$(FUZZ_CC),clang-19 libclang-rt-19-dev)
-	$(BIN)/cmake -S native -B build/fuzz -DLANEWISE_FUZZ=ON -DLANEWISE_SANITIZE=ON -DCMAKE_C_COMPILER=$(FUZZ_CC) \
+	$(BIN)/cmake -S native -B build/fuzz -DLANEWISE_FUZZ=ON -DLANEWISE_SANITIZE=ON $(WATCHED) -DCMAKE_C_COMPILER=$(FUZZ_CC) \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_FLAGS_SANITIZE='-O1 -gline-tables-only'
 	$(BIN)/cmake --build build/fuzz --parallel $(CORES)
 	touch $@

@@ -250,10 +250,14 @@ static void test_configs(void) {
 int main(int argc, char** argv) {
     const char* only = NULL;
     bool calls = false, quick = false;
-    unsigned part = 0, parts = 1;
+    unsigned long part = 0, parts = 1;
     for (int i = 1; i < argc; ++i) {
         if (strncmp(argv[i], "--isa=", 6) == 0) only = argv[i] + 6;
-        if (strncmp(argv[i], "--part=", 7) == 0 && sscanf(argv[i] + 7, "%u/%u", &part, &parts) != 2) return 2;
+        if (strncmp(argv[i], "--part=", 7) == 0) {
+            char* rest;
+            part = strtoul(argv[i] + 7, &rest, 10);
+            parts = strtoul(rest + 1, NULL, 10);
+        }
         quick |= strcmp(argv[i], "--quick") == 0;
         calls |= strcmp(argv[i], "--calls") == 0;
     }
