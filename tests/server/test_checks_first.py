@@ -24,7 +24,7 @@ def loading(monkeypatch, library):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--lora", "poems=/nonexistent"], "lora: poems: /nonexistent: adapter_config.json"),
+        (["--lora", "poems=/nonexistent"], "lora: /nonexistent: adapter_config.json"),
         (["--lora", "lanewise-demo-q8_0=/x"], "is a name of the served model"),
         (["--lora", "a=/x,b=/y", "--max-loras", "1"], "lora has 2 adapters; accepted: at most"),
         (["--draft", "/nonexistent"], "draft: /nonexistent: no such file"),

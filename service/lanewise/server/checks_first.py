@@ -22,12 +22,12 @@ def check_first(settings: Settings, checkpoint: Checkpoint, limit: host.MemoryLi
         return
     check_context(settings, checkpoint.config.context_length)
     check_adapters(settings, names_of(settings, checkpoint))
-    for name, path in settings.lora:
+    for _, path in settings.lora:
         try:
             folder = Path(path).expanduser()
             open_adapter(folder, checkpoint.config, settings.max_lora_rank).close()
         except (ModelFileError, OSError, ValueError) as error:
-            raise SettingsError(f"lora: {name}: {error}") from error
+            raise SettingsError(f"lora: {error}") from error
     if settings.draft not in (None, MTP) and settings.speculation:
         try:
             open_checkpoint(resolve_model(settings.draft)).close()
