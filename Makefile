@@ -23,10 +23,10 @@ CORES := $(shell nproc)
 # As many tests at a time as there are cores; a worker that has none left takes half of what another has.
 PYTEST := $(BIN)/python -m pytest -rfE -n $(CORES) --dist worksteal
 REFERENCE := $(VENV)/reference
-LLAMA_CPP := $(REFERENCE)/llama.cpp
+LLAMA_CPP := $(VENV)/llama.cpp
 LLAMA_CPP_PYTHON ?= llama-cpp-python==0.3.36 # without a version: the newest, as nights have it
 CLIENTS ?= python node openai2      # environments of tests/clients
-ALL_CLIENTS := python node openai2 lm_eval
+ALL_CLIENTS := python node openai2 lm_eval agents
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 SITE = import site; print(site.getsitepackages()[0])
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
@@ -198,7 +198,7 @@ image:                              ## container image for this machine's archit
 	docker build --file deploy/Dockerfile --tag lanewise .
 
 clean:
-	rm -rf $(VENV) tests/clients/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) tests/clients/*/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
@@ -246,12 +246,13 @@ $(VENV)/reference/.installed $(VENV)/ray/.installed: pyproject.toml | setup
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
 	touch $@
 
-# Sources of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours.
-$(LLAMA_CPP)/.unpacked: $(REFERENCE)/.installed
+# Of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours, and chat templates as published.
+$(LLAMA_CPP)/.unpacked: | $(VENV)/.tools
 	rm -rf $(@D) && mkdir -p $(@D)
-	$(REFERENCE)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
+	$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
 		--no-binary :all: --dest $(@D) $(LLAMA_CPP_PYTHON)
-	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards '*/vendor/llama.cpp/src/*'
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards \
+		'*/vendor/llama.cpp/src/*' '*/vendor/llama.cpp/models/templates/*'
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.
@@ -262,3 +263,4 @@ $(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/clients-node/.installed: tests/clients/node/package-lock.json
+$(VENV)/clients-agents/.installed: tests/clients/agents/package-lock.json $(LLAMA_CPP)/.unpacked

@@ -1,4 +1,4 @@
-"""Run clang-tidy over the C files that this machine's build compiles, one process per CPU.
+"""Run clang-tidy over the files of the C library that this machine builds, one process per CPU.
 
 Levels share most of their kernels' sources: two of them are enough but at night.
 """
@@ -22,7 +22,9 @@ def main() -> int:
         print("no build/py3-none-*/compile_commands.json: run `make setup` first", file=sys.stderr)
         return 1
     database = databases[-1]
-    sources = sorted({entry["file"] for entry in json.loads(database.read_text())})
+    library = str(root / "native/src")  # test programs are in the database where they are built
+    compiled = {entry["file"] for entry in json.loads(database.read_text())}
+    sources = sorted(path for path in compiled if path.startswith(library))
     if not os.environ.get("LANEWISE_THOROUGH"):
         sources = [path for path in sources if not any(level in path for level in LEFT_OUT)]
     clang_tidy = Path(sys.executable).with_name("clang-tidy")

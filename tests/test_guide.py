@@ -45,7 +45,7 @@ def test_every_endpoint_is_on_a_page():
 
 
 def test_every_page_has_its_place():
-    assert {path.stem for path in pages.FOLDER.glob("*.md")} <= EVERY
+    assert {path.stem for path in pages.FOLDER.glob("*.md")} == EVERY
 
 
 def test_readme_is_one_screen():
@@ -61,8 +61,6 @@ def test_links_lead_somewhere(path):
             continue
         target, _, anchor = link.partition("#")
         found = (path.parent / target).resolve() if target else path
-        if found.parent == pages.FOLDER and found.stem in EVERY - {*pages.names()}:
-            continue  # a page that is still to be written has its place already
         assert found.is_file(), f"{link}: no such file"
         if anchor and found.parent == pages.FOLDER:
             anchors = {one.anchor for one in pages.page_of(found.stem).headings}

@@ -44,9 +44,9 @@ DIALECTS: dict[str, tuple[str, ...]] = {
         *("/v1/embeddings", "/pooling", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
         *("/classify", "/embed", "/info", "/api/embed", "/embedding"),
     ),
+    "api-openai": ("/v1/chat", "/v1/completions", "/v1/models", "/api/v0/"),
     "api-ollama": ("/api/",),
     "api-llama-cpp": ("/completion", "/infill", "/props", "/slots", "/apply-template"),
-    "api-openai": ("/v1/chat", "/v1/completions", "/v1/models"),
     "api-server": ("/",),
 }
 

@@ -48,6 +48,21 @@ def test_texts_become_vectors(client):
     assert alone == found[1]
 
 
+def test_tokens_of_a_text_are_those_that_the_model_reads(client):
+    for text in TEXTS:
+        told = client.post("/tokenize", json={"prompt": text}).json()
+        assert told["tokens"] == list(word_piece().encode(text).ids)
+        (by_text,), (by_ids,) = (
+            vectors(client.post("/v1/embeddings", json={"input": one}))
+            for one in (text, [told["tokens"]])
+        )
+        assert by_text == by_ids
+        bare = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()
+        assert bare["tokens"] == told["tokens"][1:-1]
+        ours = client.post("/tokenize", json={"content": text, "add_special": True}).json()
+        assert ours["tokens"] == told["tokens"]
+
+
 def test_every_bit_of_a_vector_arrives_in_both_forms(client):
     floats = vectors(client.post("/v1/embeddings", json={"input": TEXTS}))
     body = {"input": TEXTS, "encoding_format": "base64"}

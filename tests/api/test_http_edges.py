@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lanewise.api.http import protocol
 from toy_server import toy_server
 
 COMPLETIONS = "/v1/completions"
@@ -85,8 +86,9 @@ def test_requests_sent_ahead_are_answered_after_the_end_of_the_sending_side(serv
     assert b'"completion_tokens":9' in received
 
 
-def test_who_is_gone_is_told_from_who_listens():
+def test_who_is_gone_is_told_from_who_listens(monkeypatch):
     """A whole answer sends nothing for long; what it would cost is not paid for nobody."""
+    monkeypatch.setattr(protocol, "LISTENERS_S", 0.01)
     with toy_server() as server:
         with connect(server) as sock:
             sock.sendall(post(ASK | {"max_tokens": 400, "ignore_eos": True}))

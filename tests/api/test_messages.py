@@ -189,6 +189,11 @@ def error_of(response, status, kind):
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
+PDF = {
+    "type": "document",
+    "source": {"type": "base64", "media_type": "application/pdf", "data": ""},
+}
+WEB = {"type": "web_search_20250305", "name": "web_search"}
 
 
 @pytest.mark.parametrize(
@@ -209,8 +214,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             'messages[1].content[1].type: this server reads text only; got "image"',
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
-            "messages[0].content[0].type: this server reads text only",
+            {"messages": [{"role": "user", "content": [PDF]}]},
+            "messages[0].content[0].source.type: this server reads text only",
         ),
         (
             {"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]},
@@ -226,8 +231,8 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "messages[0].content[0]: tool_result needs tool_use_id",
         ),
         (
-            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
-            "tools[0].type: this server has no tools of its own",
+            {"tools": [WEB], "tool_choice": {"type": "tool", "name": "web_search"}},
+            "tool_choice.name: 'web_search' is none of the tools",
         ),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema is required"),
         ({"tools": [WEATHER, WEATHER]}, "tools: two tools"),
@@ -239,7 +244,6 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
             "thinking.budget_tokens: 20 is not less than max_tokens",
         ),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens: "),
-        ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: this field is not supported"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "prompt is too long: 3"),
     ],
 )

@@ -45,6 +45,9 @@ def test_documents_are_ranked(reranker, path):
 
 
 def test_fewer_and_with_their_texts(reranker):
+    every = {"query": QUERY, "documents": DOCUMENTS}
+    whole = reranker.post("/v1/rerank", json=every).json()["results"]
+    assert reranker.post("/v1/rerank", json=every | {"top_n": 0}).json()["results"] == whole
     body = {"query": QUERY, "documents": [{"text": text} for text in DOCUMENTS], "top_n": 1}
     answer = reranker.post("/v2/rerank", json=body | {"return_documents": True}).json()
     assert answer["results"][0]["document"] == {"text": DOCUMENTS[1]}
@@ -77,7 +80,7 @@ def test_scores_of_pairs(reranker):
         ({"query": "a", "documents": []}, "documents"),
         ({"query": "a", "texts": []}, "texts"),
         ({"query": "a", "documents": [{"title": "a"}]}, "documents[0].text"),
-        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n"),
+        ({"query": "a", "documents": ["a"], "top_n": -1}, "top_n"),
         ({"query": "a", "documents": ["a"], "instruction": "b"}, "instruction"),
         ({"query": "a", "documents": ["a"], "instruct": "b"}, "instruct"),
         ({"query": "the " * 60, "documents": ["a", "b"]}, "documents[0]"),

@@ -65,10 +65,17 @@ async def render_all(texts: dict[str, str]) -> dict[str, dict[str, str | None]]:
 # What templates would refuse or lose is said in other words: see tests/text/test_conversation.py.
 CALLS = {"tool calls", "parallel calls", "calls with reasoning"}
 BRIDGED = {
+    "refuses.jinja": {"system", "reasoning content", "calls with reasoning"},
     "tags.jinja": {"system", "reasoning content", *CALLS},
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja": CALLS,
-    "google-gemma-2-2b-it.jinja": {"system", "reasoning content", *CALLS},
+    "google-gemma-2-2b-it.jinja": {"system", "reasoning content", "two users", *CALLS},
     "microsoft-Phi-3.5-mini-instruct.jinja": CALLS,
+    "meta-llama-Llama-3.1-8B-Instruct.jinja": {"parallel calls"},
+    "meta-llama-Llama-3.2-3B-Instruct.jinja": {"parallel calls"},
+    # It leaves out the system's words where no user speaks last.
+    "mistralai-Mistral-Nemo-Instruct-2407.jinja": {
+        *("two users", "tool calls", "reasoning content", "calls with reasoning"),
+    },
 }
 
 

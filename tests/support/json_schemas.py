@@ -117,7 +117,7 @@ UNSUPPORTED: tuple[Schema, ...] = (
     {"type": "object", "propertyNames": {"pattern": "^a"}},
     {"type": "object", "dependentRequired": {"a": ["b"]}},
     {"type": "object", "unevaluatedProperties": False},
-    {"const": 2**53 + 1},
+    {"const": 962148.5201964919},
     {"type": "string", "pattern": "(?=a)b"},
     {"$ref": "#/$defs/nowhere"},
     {"$ref": "https://example.com/schema.json"},

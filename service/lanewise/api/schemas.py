@@ -4,13 +4,13 @@ A null means the default. Fields that change nothing for us (user, metadata, sto
 fields that would change the answer and that we do not have are refused by name.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lanewise.text.surrogates import as_characters
+from lanewise.text.json_schema import without_nulls
 
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -45,7 +45,7 @@ MAX_NAME, MAX_NAMES = 60, 20  # characters of a field's, and how many, that are 
 NO_OBJECT = "must be a JSON object"
 
 NOT_SUPPORTED_NOW = (
-    *("audio", "function_call", "functions", "web_search_options"),
+    *("audio", "function_call", "functions"),
     *("use_beam_search", "prompt_embeds", "logits_processors", "length_penalty", "documents"),
     *("typical_p", "mirostat", "dry_multiplier", "xtc_probability", "lora", "chat_template"),
     *("tfs", "tfs_z", "top_a", "dynatemp_range", "top_n_sigma", "no_repeat_ngram_size"),
@@ -69,12 +69,18 @@ def refuse(param: str, reason: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{param}: {reason}", context)
 
 
-def by_type(untyped: Callable[[Any], str] = lambda _: "none") -> Discriminator:
-    """Tells the branches of a union apart by ``type``; their tags show in no error's path."""
+def by_type(
+    untyped: Callable[[Any], str] = lambda _: "none", known: Collection[str] = ()
+) -> Discriminator:
+    """Tells the branches of a union apart by ``type``; their tags show in no error's path.
+
+    With ``known`` types all others have the branch ``[foreign]``.
+    """
 
     def tag(value: Any) -> str:
         kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-        return f"[{kind or untyped(value)}]"
+        kind = kind or untyped(value)
+        return f"[{kind if not known or kind in known else 'foreign'}]"
 
     return Discriminator(tag)
 
@@ -86,14 +92,22 @@ class Strict(BaseModel):
 
     # Fields that change nothing for us; whoever sends others is told. None: they are not looked at.
     harmless: ClassVar[frozenset[str] | None] = None
+    # Fields that ask for what we lack, unless they are empty.
+    lacked: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def unknown(cls, data: Mapping[str, Any]) -> list[str]:
-        """Fields of a body that say something and are ignored: the first of them."""
+        """Fields of a body that are ignored: the first of them."""
         if cls.harmless is None:
             return []
         known = _known(cls)
-        found = (name for name in data if name not in known and data[name] not in EMPTY)
+        found = (
+            name
+            for name, value in data.items()
+            if name not in known
+            and value is not None
+            and not (name in cls.lacked and value in EMPTY)
+        )
         return [name[:MAX_NAME] for name in islice(found, MAX_NAMES)]
 
     @model_validator(mode="before")
@@ -101,7 +115,34 @@ class Strict(BaseModel):
     def _nulls_are_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             raise ValueError(NO_OBJECT)
-        return {key: value for key, value in data.items() if value is not None}
+        whole = _whole_fields(cls)
+        # Some clients write every number with a point.
+        return {
+            key: int(value)
+            if type(value) is float and key in whole and value.is_integer()
+            else value
+            for key, value in data.items()
+            if value is not None
+        }
+
+
+@cache
+def _whole_fields(schema: type[BaseModel]) -> frozenset[str]:
+    """The fields whose numbers are integers."""
+
+    def kinds(annotation: Any) -> Iterator[Any]:
+        inner = get_args(annotation)
+        yield from (kind for one in inner for kind in kinds(one)) if inner else (annotation,)
+
+    def is_whole(annotation: Any) -> bool:
+        found = set(kinds(annotation))
+        return int in found and float not in found and dict not in found
+
+    return frozenset(
+        field.alias or name
+        for name, field in schema.model_fields.items()
+        if is_whole(field.annotation)
+    )
 
 
 @cache  # it is asked for with every request
@@ -118,7 +159,9 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
 
 
-Schema = dict[str, Any] | bool | str
+# Clients in Go write null for empty lists and for what they do not say.
+SchemaObject = Annotated[dict[str, Any], AfterValidator(without_nulls)]
+Schema = SchemaObject | bool | str
 Choices = Annotated[Strings, Field(min_length=1)]
 
 
@@ -153,8 +196,12 @@ class JsonSchemaFormat(Strict):
 
     name: str = Field("", max_length=64)
     description: str | None = None
-    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    json_schema: SchemaObject | bool = Field(alias="schema")
     strict: bool = False
+
+
+# By which a schema is known that stands where its name should.
+SCHEMA_KEYS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "$defs"}
 
 
 class ResponseFormat(Strict):
@@ -162,9 +209,23 @@ class ResponseFormat(Strict):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
-    bare_schema: dict[str, Any] | bool | None = Field(
+    bare_schema: SchemaObject | bool | None = Field(
         None, alias="schema", description="With json_object: json_schema.schema, not strict."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _wrap_schema(cls, data: Any) -> Any:
+        """A schema may stand where its name and itself should be, or beside the type."""
+        if not isinstance(data, dict) or data.get("type") != "json_schema":
+            return data
+        named, bare = data.get("json_schema"), data.get("schema")
+        if named is None and isinstance(bare, dict):
+            others = {key: data[key] for key in ("name", "strict") if key in data}
+            return {"type": "json_schema", "json_schema": {**others, "schema": bare}}
+        if isinstance(named, dict) and "schema" not in named and named.keys() & SCHEMA_KEYS:
+            return {**data, "json_schema": {"schema": named}}
+        return data
 
     @model_validator(mode="after")
     def _check_schema(self) -> Self:
@@ -233,6 +294,9 @@ class GenerationFields(Strict):
     )
     stream: bool = False
     stream_options: StreamOptions | None = None
+    return_progress: bool = Field(
+        False, description="A stream tells how much of the prompt is read, as prompt_progress."
+    )
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = Field(None, description="structured_outputs.json.")
@@ -304,74 +368,6 @@ class GenerationFields(Strict):
     def stops(self) -> list[str]:
         """The stop strings as a list."""
         return self.stop if isinstance(self.stop, list) else [self.stop]
-
-
-class TextPart(Strict):
-    """One part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(BaseModel):
-    """One message of a conversation; other keys are there for the template."""
-
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[TextPart], FirstProblemOnly()] | None = None
-
-    @property
-    def text(self) -> str:
-        """The content, its parts as lines."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
-
-    def for_template(self) -> dict[str, Any]:
-        """The message with its text parts joined, as most templates expect it."""
-        # Templates know the older name of the developer's role.
-        role = "system" if self.role == "developer" else self.role
-        others = self.model_extra or {}
-        calls = others.get("tool_calls")
-        if calls == []:  # some templates ask only whether there are any
-            others = {key: value for key, value in others.items() if key != "tool_calls"}
-        elif isinstance(calls, list):
-            others = {**others, "tool_calls": [_with_object(call) for call in calls]}
-        return {**others, "role": role, "content": self.text}
-
-
-Messages = Annotated[list[Message], FirstProblemOnly()]
-
-
-def _with_object(call: Any) -> Any:
-    """A call whose arguments are an object, as templates expect, and not the JSON of one."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(as_characters(function["arguments"]) or "{}")
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-class FunctionSpec(Strict):
-    """A function that the model may call."""
-
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
-    description: str = ""
-    parameters: dict[str, Any] | None = None
-    strict: bool = Field(
-        False, description="What cannot be enforced of parameters is a 400, not only told."
-    )
-
-
-class Tool(Strict):
-    """A tool that the model may use; functions are what there is."""
-
-    type: Literal["function"]
-    function: FunctionSpec
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -74,6 +74,9 @@ class Moments:
     arrived: float
     started: float | None = None
     first_token: float | None = None
+    # Tokens of the prompt, of the sequence that ran last: in the cache before, and by now.
+    n_reused: int = 0
+    n_read: int = 0
 
 
 class RequestStream:

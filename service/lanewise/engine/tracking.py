@@ -110,6 +110,8 @@ class Tally:
         """A sequence begins behind what the cache holds of its prompt."""
         if job.sequence.n_preempted == 0:
             job.n_prompt_counted = job.sequence.n_reused
+            moments = job.group.stream.moments
+            moments.n_read = moments.n_reused = job.sequence.n_reused
             if not job.group.is_counted:
                 return
             self._prefix_queries += job.sequence.n_prompt
@@ -120,6 +122,7 @@ class Tally:
         counted, n_prompt = job.n_prompt_counted, job.sequence.n_prompt
         if counted < n_prompt:
             job.n_prompt_counted = max(counted, min(job.sequence.n_cached, n_prompt))
+            job.group.stream.moments.n_read = job.n_prompt_counted
             if job.group.is_counted:
                 self._prompt_tokens += job.n_prompt_counted - counted
 

@@ -38,7 +38,7 @@ class ChatTemplate:
     ) -> None:
         self.sources = dict(templates)
         self.special_tokens = dict(special_tokens or {})
-        self.habits: dict[bool, Any] = {}  # what ``lanewise.text.conversation`` found out
+        self.habits: dict[Any, Any] = {}  # what ``lanewise.text.conversation`` found out
         self._compiled: dict[str, jinja2.Template] = {}
 
     @cached_property

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lanewise.text.exact_json import has_large, json_rule
 from lanewise.text.json_numbers import NumberEnds
 from lanewise.text.json_schema import NotEnforceableError, enforceable
 from lanewise.text.surrogates import as_characters
@@ -261,9 +262,21 @@ def styled(schema: Any) -> str:
     # Never lenient: keywords that are not implemented must be errors, not be ignored.
     style = {**({} if free else JSON_STYLE), **asked, "lenient": False}
     try:
-        return json.dumps({**schema, "x-guidance": style}, ensure_ascii=False)
+        made = json.dumps({**schema, "x-guidance": style}, ensure_ascii=False)
+        json_rule(made)
+        return made
+    except NotEnforceableError as error:
+        raise GrammarError(str(error)) from None
     except RecursionError:
         raise GrammarError("the schema is nested too deeply") from None
+
+
+def rule_of_json(schema: Any) -> str:
+    """What stands in a rule for JSON that obeys a schema."""
+    try:
+        return json_rule(styled(schema))
+    except NotEnforceableError as error:
+        raise GrammarError(str(error)) from None
 
 
 def library_grammar(source: GrammarSource) -> str:
@@ -273,7 +286,10 @@ def library_grammar(source: GrammarSource) -> str:
         parts = [{"lark_grammar": source.before}, {**body, "name": "body"}]
         return json.dumps({"grammars": parts})
     if source.kind == "json_schema":
-        return json.dumps({"grammars": [{"json_schema": json.loads(source.text)}]})
+        schema = json.loads(source.text)
+        if has_large(schema):
+            return _lark(f"start: {json_rule(source.text)}")
+        return json.dumps({"grammars": [{"json_schema": schema}]})
     if source.kind == "choice":
         options = (json.dumps(text, ensure_ascii=False) for text in json.loads(source.text))
         # The one character that JSON need not escape and the notation's strings must.

@@ -55,6 +55,21 @@ UNENFORCEABLE: dict[str, tuple[Any, ...]] = {
 ONE = ("items", "additionalProperties", "additionalItems")
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions")
+MAY_BE_NULL = ("const", "default", "example")
+# What JSON calls its types; what values of other keywords must be, where an odd one says nothing.
+TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), (Mapping,)),
+    **dict.fromkeys(("required", "enum", "allOf", "anyOf", "oneOf", "prefixItems"), (list,)),
+    **dict.fromkeys(("pattern", "$ref"), (str,)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
+    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"), (int, float)),
+    "multipleOf": (int, float),
+    "additionalProperties": (bool, Mapping),
+    "items": (bool, Mapping, list),
+}
+NOT_EMPTY = ("enum", "allOf", "anyOf", "oneOf")
 LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 EXACT_INTEGERS = 2**53  # from here on a double is not every integer
@@ -66,6 +81,9 @@ MAX_OPEN_BOUND = 10**17  # of a range without an end
 MAX_SHOWN = 60  # characters of a value in a message
 
 Report = Callable[[str, str], None]
+
+# One of several that the library cannot tell apart becomes any of them.
+COERCED = {"coerce_one_of": True}
 
 
 def enforceable(schema: Any) -> Any:
@@ -90,19 +108,33 @@ def relaxed(schema: Any) -> tuple[Any, list[str]]:
     made = _rewritten(schema, "", note)
     if isinstance(made, dict):
         asked = made.get("x-guidance")
-        # One of several that the library cannot tell apart becomes any of them.
-        made["x-guidance"] = {
-            "coerce_one_of": True,
-            **(asked if isinstance(asked, Mapping) else {}),
-        }
+        made["x-guidance"] = {**COERCED, **(asked if isinstance(asked, Mapping) else {})}
     return made, left_out
+
+
+def without_nulls(schema: Any) -> Any:
+    """A schema without keywords whose value is null, which say nothing; a default may be null."""
+    if schema is None:
+        return True
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {key: value for key, value in schema.items() if value is not None or key in MAY_BE_NULL}
+    for key, _, part in list(_parts(made, "")):
+        if isinstance(part, Mapping) and key in NAMED:
+            made[key] = {name: without_nulls(one) for name, one in part.items()}
+        elif isinstance(part, list):
+            made[key] = [without_nulls(one) for one in part]
+        else:
+            made[key] = without_nulls(part)
+    return made
 
 
 def _rewritten(schema: Any, path: str, report: Report) -> Any:
     """The schema without what was reported."""
     if not isinstance(schema, Mapping):
         return schema
-    made = dict(schema)
+    made = without_nulls(schema)
+    _drop_odd(made, path, report)
     _drop_keywords(made, path, report)
     _rewrite_string(made, path, report)
     _rewrite_numbers(made, path, report)
@@ -123,6 +155,38 @@ def _parts(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, Any
             part = schema.get(key)
             if isinstance(part, kind):
                 yield key, f"{path}.{key}" if path else key, part
+
+
+def _drop_odd(schema: dict[str, Any], path: str, report: Report) -> None:
+    """Without keywords whose values mean nothing, as types that JSON has not."""
+    said = schema.get("type")
+    named = said if isinstance(said, list) and said else [said]
+    if "type" in schema and not all(isinstance(one, str) and one in TYPES for one in named):
+        report(path, f"the type {_shown(said)} cannot be enforced; JSON has none of that name")
+        del schema["type"]
+    for inclusive, exclusive in (LOWER, UPPER):
+        # Draft 4 had a truth value there, beside the bound that it was about.
+        if isinstance(schema.get(exclusive), bool):
+            is_exclusive = schema.pop(exclusive)
+            if is_exclusive and inclusive in schema:
+                schema[exclusive] = schema.pop(inclusive)
+    for key, kinds in KINDS.items():
+        if key not in schema:
+            continue
+        value = schema[key]
+        is_odd = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        if key == "required" and not is_odd:
+            is_odd = not all(isinstance(name, str) for name in value)
+        if is_odd or (key in NOT_EMPTY and not value):
+            report(
+                path, f"the keyword {key!r} cannot be enforced: {_shown(value)} is no value of it"
+            )
+            del schema[key]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 def _drop_keywords(schema: dict[str, Any], path: str, report: Report) -> None:
@@ -160,11 +224,11 @@ def _rewrite_numbers(schema: dict[str, Any], path: str, report: Report) -> None:
             report(
                 path,
                 f"the keyword {key!r} cannot be enforced: no double is {lost!r:.{MAX_SHOWN}};"
-                " accepted: integers up to 2^53, other numbers of at most 15 digits, strings",
+                " accepted: integers, other numbers of at most 15 digits, strings",
             )
             value = schema.pop(key)
-            if key == "const" and "type" not in schema:
-                schema["type"] = "integer" if type(value) is int else "number"
+            if key == "const" and type(value) is float:
+                schema.setdefault("type", "number")
     if problem := _rewrite_bound(schema, LOWER, 1) or _rewrite_bound(schema, UPPER, -1):
         report(path, problem)
     # Ranges that are open at one side must not begin near the other end.
@@ -179,13 +243,11 @@ def _beyond(schema: Mapping[str, Any], keys: tuple[str, str], inward: int) -> bo
     return any(isinstance(b, int | float) and inward * b > MAX_OPEN_BOUND for b in bounds)
 
 
-def _inexact(value: Any) -> int | float | None:
-    """A number in a value that the library would change; None if there is none."""
-    if type(value) is int:
-        is_exact = -EXACT_INTEGERS <= value <= EXACT_INTEGERS or (
-            -MAX_INTEGER < value < MAX_INTEGER and int(float(value)) == value
-        )
-        return None if is_exact else value
+def _inexact(value: Any) -> float | None:
+    """A number in a value that the library would change; None if there is none.
+
+    Integers have their digits (``exact_json``).
+    """
     if type(value) is float:
         return None if _is_read_exactly(value) else value
     parts = value.values() if isinstance(value, Mapping) else value

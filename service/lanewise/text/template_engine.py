@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from lanewise.text.template_error import ChatTemplateError
+from lanewise.text.template_error import ChatTemplateError, TextTooLongError
 
 
 class TooLongError(Exception):
@@ -160,7 +160,7 @@ def render_template(
                 raise TooLongError
         return "".join(pieces)
     except TooLongError:
-        raise ChatTemplateError(
+        raise TextTooLongError(
             f"the model's chat template makes more than {most_characters} characters of these"
             " messages, which no context of this server holds"
         ) from None

@@ -8,3 +8,7 @@ class ChatTemplateError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(told(message))  # the template's own words are in it
+
+
+class TextTooLongError(ChatTemplateError):
+    """A chat template makes more of these messages than any context holds."""

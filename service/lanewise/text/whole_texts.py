@@ -101,6 +101,11 @@ class Around:
             )
         return cls(around, types, type_of)
 
+    @property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """What is before the first and behind the last."""
+        return self._ids[0].tolist(), self._ids[-1].tolist()
+
     def put(self, texts: Iterable[Ids]) -> WholeText:
         """The texts with what is around them."""
         ids, types = [self._ids[0]], [self._types[0]]
@@ -135,6 +140,15 @@ class WholeTexts:
             ids = [tokenizer.encode(one, add_bos=False, parse_special=True) for one in pair]
             self._around_pair = Around(ids, [[0] * len(one) for one in ids], [0, 0])
         self.n_special, self.n_special_of_pair = self._around.n_tokens, self._around_pair.n_tokens
+
+    @property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind a text."""
+        return self._around.ends
+
+    def prepared(self, text: str) -> str:
+        """A text as it is cut into tokens."""
+        return self._prepare(text)
 
     def encode(
         self,

@@ -6,6 +6,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, model_validator
 
+from lanewise.api.conversations import (
+    AnyTools,
+    Messages,
+    TextPart,
+    Tool,
+    functions_of,
+    left_out,
+    places_of,
+)
 from lanewise.api.dialects.openai_fields import (
     constraint_of,
     delivery_of,
@@ -33,10 +42,7 @@ from lanewise.api.schemas import (
     Effort,
     FirstProblemOnly,
     GenerationFields,
-    Messages,
     Strict,
-    TextPart,
-    Tool,
     by_type,
     refuse,
 )
@@ -102,7 +108,7 @@ class ChatCompletionRequest(GenerationFields):
     max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
+    tools: AnyTools = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | Choosing = "auto"
     parallel_tool_calls: bool = True
     prediction: Prediction | None = Field(
@@ -128,7 +134,7 @@ class ChatCompletionRequest(GenerationFields):
 
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
-        names = [tool.function.name for tool in self.tools]
+        names = [tool.function.name for tool in functions_of(self.tools)]
         if len(set(names)) < len(names):
             raise refuse("tools", "two functions have the same name")
         for name in self.chosen or ():
@@ -153,9 +159,10 @@ class ChatCompletionRequest(GenerationFields):
     @property
     def callable_tools(self) -> list[Tool]:
         """The tools that the answer may call."""
+        functions = functions_of(self.tools)
         if self.chosen is not None:
-            return [tool for tool in self.tools if tool.function.name in self.chosen]
-        return [] if self.tool_choice == "none" else self.tools
+            return [tool for tool in functions if tool.function.name in self.chosen]
+        return [] if self.tool_choice == "none" else functions
 
     @property
     def requires_a_call(self) -> bool:
@@ -180,10 +187,11 @@ def ask(body: ChatCompletionRequest) -> Ask:
         ),
         model=body.model,
         tools=ToolUse(
-            listed=body.tools,
+            listed=functions_of(body.tools),
             callable=body.callable_tools,
             required=body.requires_a_call,
             parallel=may_repeat,
+            params=places_of(body.tools),
         ),
         constraint=constraint_of(body),
         sampling=sampling_of(body),
@@ -202,6 +210,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
         priority=body.priority,
         last_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt,
+        notices=left_out(body.tools),
     )
 
 
@@ -236,11 +245,12 @@ class ChatWire(OpenAiWire):
             return
         deltas = [delta for event in events if (delta := _delta(event))] or ["{}"]
         end = events[-1] if events else None
-        reason = end.reason if isinstance(end, End) else None
         for delta in deltas[:-1]:
             yield self.chunk(piece.choice, f'"delta":{delta}{more}')
             more = ',"logprobs":null'  # a token is told once
-        yield self.chunk(piece.choice, f'"delta":{deltas[-1]}{more}', reason)
+        token = -1 if piece.token is None else piece.token.token
+        last = end if isinstance(end, End) else None
+        yield self.chunk(piece.choice, f'"delta":{deltas[-1]}{more}', last, token)
 
     def whole_choice(self, choice: Choice) -> dict[str, Any]:
         """The message."""
@@ -301,4 +311,5 @@ CHAT_COMPLETIONS = Dialect(
     body=ChatCompletionRequest,
     ask=ask,
     wire=ChatWire,
+    progress=ChatWire.progress,
 )

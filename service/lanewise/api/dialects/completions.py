@@ -57,7 +57,7 @@ def ask(body: CompletionRequest) -> Ask:
         model=body.model,
         constraint=constraint_of(body),
         sampling=sampling_of(body),
-        ending=ending_of(body, DEFAULT_MAX_TOKENS),
+        ending=ending_of(body, DEFAULT_MAX_TOKENS, is_said=False),
         shown=Shown(
             logprobs=body.logprobs,
             prompt_logprobs=_prompt_logprobs(body),
@@ -115,12 +115,12 @@ class CompletionWire(OpenAiWire):
         """One chunk, unless a token adds nothing."""
         if self.says_nothing(piece):
             return
-        text, reason = "", None
+        text, end = "", None
         for event in piece.events:
             if isinstance(event, Text):
                 text += event.text
             elif isinstance(event, End):
-                reason = event.reason
+                end = event
         logprobs = None
         if self._shown.logprobs is not None:
             logprobs = LegacyLogprobs()
@@ -135,7 +135,8 @@ class CompletionWire(OpenAiWire):
             self._offsets[piece.choice] = offset + len(text)
         shown = "null" if logprobs is None else dumps_long(logprobs.to_json())
         content = f'"text":{dumps_text(echo + text)},"logprobs":{shown}{self.ids_of(piece)}'
-        yield self.chunk(piece.choice, content, reason)
+        token = -1 if piece.token is None else piece.token.token
+        yield self.chunk(piece.choice, content, end, token)
 
     def whole_choice(self, choice: Choice) -> dict[str, Any]:
         """The text."""
@@ -179,4 +180,5 @@ COMPLETIONS = Dialect(
     body=CompletionRequest,
     ask=ask,
     wire=CompletionWire,
+    progress=CompletionWire.progress,
 )

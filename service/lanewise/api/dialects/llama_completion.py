@@ -9,7 +9,7 @@ from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.errors import ApiError, BadRequestError, ContextLengthExceededError
 from lanewise.api.generation.ask import Ask, Constraint, Delivery, Ending, Prompts, Shown
 from lanewise.api.generation.dialect import About, Dialect
-from lanewise.api.generation.events import Choice, End, Piece, Text
+from lanewise.api.generation.events import Choice, End, Piece, Progress, Text
 from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long
 from lanewise.api.schemas import (
@@ -59,6 +59,7 @@ class LlamaCompletionRequest(LlamaSampling):
     ignore_eos: bool = False
     return_tokens: bool = False
     timings_per_token: bool = False
+    return_progress: bool = Field(False, description="A stream tells how much of it is read.")
     cache_prompt: bool = Field(True, description="Prefixes are always looked for in the cache.")
     id_slot: Whole = Field(-1, description="Any slot is as good.")
     lora: list[Any] = Field(default_factory=list, description="Not supported: adapters are models.")
@@ -96,7 +97,9 @@ def ask(body: LlamaCompletionRequest) -> Ask:
             ignores_eos=body.ignore_eos,
         ),
         shown=Shown(logprobs=body.n_probs or None, token_ids=True),
-        delivery=Delivery(stream=body.stream, running_usage=body.timings_per_token),
+        delivery=Delivery(
+            stream=body.stream, running_usage=body.timings_per_token, progress=body.return_progress
+        ),
         n=body.n_cmpl,
         notices=tuple(body.notices()),
     )
@@ -175,6 +178,11 @@ class LlamaCompletionWire:
     def first(self) -> Iterable[str]:
         """Nothing."""
         return ()
+
+    def progress(self, progress: Progress) -> str:
+        """How much of the prompt is read."""
+        shown = {"index": 0, "content": "", "tokens": [], "stop": False}
+        return f"data: {dumps(shown | {'prompt_progress': progress.to_json()})}\n\n"
 
     def piece(self, piece: Piece) -> Iterator[str]:
         """An event for text, and another for an end."""
@@ -302,5 +310,6 @@ LLAMA_COMPLETION = Dialect(
     body=LlamaCompletionRequest,
     ask=ask,
     wire=LlamaCompletionWire,
+    progress=LlamaCompletionWire.progress,
     error=error_body,
 )

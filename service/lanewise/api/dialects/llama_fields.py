@@ -15,6 +15,7 @@ NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "min_keep": (0,),
     "mirostat": (0,),
     "n_indent": (0,),
+    "samplers": (),
     "t_max_predict_ms": (0, -1),
     "tfs_z": (1,),
     "top_n_sigma": (-1,),
@@ -26,7 +27,7 @@ WITHOUT_EFFECT = {
     *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("dynatemp_exponent", "mirostat_tau", "mirostat_eta", "xtc_threshold", "penalize_newline"),
     *("numa", "num_batch", "num_gpu", "num_keep", "num_thread", "main_gpu", "low_vram", "f16_kv"),
-    *("n_keep", "n_discard", "n_cache_reuse", "return_progress", "sse_ping_interval"),
+    *("n_keep", "n_discard", "n_cache_reuse", "sse_ping_interval"),
     *("logits_all", "vocab_only", "use_mmap", "use_mlock", "embedding_only"),
 }
 UNSAID: tuple[Any, ...] = (False, "", [], {})
@@ -87,5 +88,6 @@ class LlamaSampling(Strict):
         if last_n not in (None, -1) and penalty not in (None, 1):
             yield f"{before}repeat_last_n: penalties see the whole text here"
         for name, value in (self.model_extra or {}).items():
-            if name not in WITHOUT_EFFECT and value not in (*NEUTRAL.get(name, ()), *UNSAID):
+            is_neutral = value is None or (name in NEUTRAL and value in (*NEUTRAL[name], *UNSAID))
+            if name not in WITHOUT_EFFECT and not is_neutral:
                 yield f"{before}{name[:60]}: not known here, and not used"

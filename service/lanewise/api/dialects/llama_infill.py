@@ -48,5 +48,6 @@ LLAMA_INFILL = Dialect(
     body=LlamaInfillRequest,
     ask=ask,
     wire=LlamaCompletionWire,
+    progress=LlamaCompletionWire.progress,
     error=llama_completion.error_body,
 )

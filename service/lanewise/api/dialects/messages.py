@@ -3,13 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lanewise.api.dialects.messages_body import (
-    Block,
-    CountTokensRequest,
-    MessagesRequest,
-    ToolSpec,
-    joined,
-)
+from lanewise.api.conversations import FunctionSpec, Message, Tool
+from lanewise.api.dialects.messages_blocks import Block, joined
+from lanewise.api.dialects.messages_body import CountTokensRequest, MessagesRequest, ToolSpec
 from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
 from lanewise.api.generation.ask import (
     Ask,
@@ -22,7 +18,6 @@ from lanewise.api.generation.ask import (
     ToolUse,
 )
 from lanewise.api.generation.dialect import Dialect
-from lanewise.api.schemas import FunctionSpec, Message, Tool
 from lanewise.text.grammar import GrammarSource
 
 # Templates know three efforts at most.
@@ -45,13 +40,14 @@ def ask_to_count(body: CountTokensRequest) -> Ask:
         ),
         model=body.model,
         tools=ToolUse(
-            listed=[_tool(spec) for spec in body.tools],
+            listed=[_tool(spec) for spec in body.functions],
             callable=[_tool(spec) for spec in body.callable_tools],
             required=choice.type != "auto",
             parallel=choice.type != "tool" and not choice.disable_parallel_tool_use,
         ),
         constraint=_constraint(body),
         shown=Shown(thinking=thinking.type != "disabled" and thinking.display != "omitted"),
+        notices=tuple(body.notices),
     )
 
 
@@ -67,6 +63,7 @@ def ask(body: MessagesRequest) -> Ask:
         ending=Ending(max_tokens=body.max_tokens, fits_context=True, strings=body.stop_sequences),
         shown=made.shown,
         delivery=Delivery(stream=body.stream),
+        notices=made.notices,
     )
 
 
@@ -147,11 +144,11 @@ def _assistants(blocks: Sequence[Block]) -> dict[str, Any]:
     return made | {"tool_calls": calls} if calls else made
 
 
-def _given(role: str, blocks: Sequence[Block], names: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _given(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Results of tools are messages of their own, between which the text is."""
     texts: list[str] = []
     for block in blocks:
-        if block.type == "text":
+        if block.type != "tool_result":
             texts.append(block.text)
             continue
         if texts:

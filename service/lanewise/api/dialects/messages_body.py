@@ -4,81 +4,39 @@ Fields that change nothing here (metadata, service_tier, cache_control, context_
 ignored; prefixes are cached without being asked for.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
-from lanewise.api.schemas import Count, FirstProblemOnly, Strict, Strings, refuse
+from lanewise.api.conversations import ForeignTool, left_out
+from lanewise.api.dialects.messages_blocks import AnyBlock, Block, ForeignBlock, Texts
+from lanewise.api.schemas import (
+    MAX_NAME,
+    MAX_NAMES,
+    Count,
+    FirstProblemOnly,
+    SchemaObject,
+    Strict,
+    Strings,
+    by_type,
+    refuse,
+)
 
-NOT_READ = ("image", "document", "search_result", "container_upload")
-# What blocks of each type need, and whose messages may have them.
-NEEDED = {
-    "text": ("text",),
-    "tool_use": ("id", "name", "input"),
-    "tool_result": ("tool_use_id",),
-    "thinking": ("thinking",),
-    "redacted_thinking": (),
-}
 TYPES = {
-    "user": {"text", "tool_result"},
+    "user": {"text", "tool_result", "document", "search_result"},
     "assistant": {"text", "tool_use", "thinking", "redacted_thinking"},
     "system": {"text"},
 }
-REFUSED = ("mcp_servers", "container")
-
-
-def _refuse_what_is_no_text(kind: Any) -> Any:
-    if kind in NOT_READ:
-        raise ValueError("this server reads text only")
-    return kind
-
-
-class TextBlock(Strict):
-    """Some text."""
-
-    type: Annotated[Literal["text"], BeforeValidator(_refuse_what_is_no_text)]
-    text: str
-
-
-Texts = str | Annotated[list[TextBlock], FirstProblemOnly()]
-
-
-def joined(texts: Texts) -> str:
-    """Blocks as one text, each on a line of its own."""
-    return texts if isinstance(texts, str) else "\n".join(block.text for block in texts)
-
-
-class Block(Strict):
-    """A part of a message; what it has depends on its type."""
-
-    type: Annotated[
-        Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"],
-        BeforeValidator(_refuse_what_is_no_text),
-    ]
-    text: str = Field(default="", description="Of text.")
-    id: str = Field(default="", description="Of tool_use.")
-    name: str = Field(default="", description="Of tool_use.")
-    input: dict[str, Any] = Field(default_factory=dict, description="Of tool_use.")
-    tool_use_id: str = Field(
-        default="", description="Of tool_result: the tool_use that it answers."
-    )
-    content: Texts = Field(default="", description="Of tool_result.")
-    is_error: bool = Field(default=False, description="Of tool_result.")
-    thinking: str = Field(default="", description="Of thinking; templates keep or drop it.")
-
-    @model_validator(mode="after")
-    def _has_what_it_needs(self) -> Self:
-        for name in NEEDED[self.type]:
-            if name not in self.model_fields_set:
-                raise ValueError(f"{self.type} needs {name}")
-        return self
+# Tools of Anthropic's servers, which are none of ``tools``.
+ELSEWHERE = ("mcp_servers", "container")
 
 
 class Turn(Strict):
     """A message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block], FirstProblemOnly()]
+    content: str | Annotated[list[AnyBlock], FirstProblemOnly()]
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> Self:
@@ -88,31 +46,39 @@ class Turn(Strict):
         return self
 
     @property
-    def blocks(self) -> list[Block]:
-        """The parts; a text is one."""
+    def blocks(self) -> list[Any]:
+        """The parts; a text is one. Those of foreign tools are left out."""
         if isinstance(self.content, str):
             return [Block(type="text", text=self.content)]
-        return self.content
+        return [block for block in self.content if not isinstance(block, ForeignBlock)]
 
-
-def _refuse_tools_of_others(kind: Any) -> Any:
-    if isinstance(kind, str) and kind != "custom":
-        raise ValueError(
-            "this server has no tools of its own; accepted: custom, with name and input_schema"
-        )
-    return kind
+    @property
+    def foreign(self) -> Iterator[str]:
+        """The types of blocks that are left out."""
+        for block in self.content if isinstance(self.content, list) else ():
+            if isinstance(block, ForeignBlock):
+                yield block.type
+            elif isinstance(block, Block) and isinstance(block.content, list):
+                inner = (one for one in block.content if isinstance(one, ForeignBlock))
+                yield from (one.type for one in inner)
 
 
 class ToolSpec(Strict):
     """A function that the model may call, and the client runs."""
 
-    type: Annotated[Literal["custom"], BeforeValidator(_refuse_tools_of_others)] = "custom"
+    type: Literal["custom"] = "custom"
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str = ""
-    input_schema: dict[str, Any]
+    input_schema: SchemaObject
     strict: bool = Field(
         False, description="What cannot be enforced of input_schema is a 400, not only told."
     )
+
+
+AnyToolSpec = Annotated[
+    Annotated[ToolSpec, Tag("[custom]")] | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "custom", ("custom",)),
+]
 
 
 class ToolChoice(Strict):
@@ -144,7 +110,7 @@ class OutputFormat(Strict):
     """What the answer must look like."""
 
     type: Literal["json_schema"]
-    json_schema: dict[str, Any] | bool = Field(alias="schema")
+    json_schema: SchemaObject | bool = Field(alias="schema")
 
 
 class OutputConfig(Strict):
@@ -160,23 +126,17 @@ class CountTokensRequest(Strict):
     model: str
     messages: Annotated[list[Turn], FirstProblemOnly(), Field(min_length=1)]
     system: Texts = ""
-    tools: Annotated[list[ToolSpec], FirstProblemOnly()] = Field(default_factory=list)
+    tools: Annotated[list[AnyToolSpec], FirstProblemOnly()] = Field(default_factory=list)
     tool_choice: ToolChoice = ToolChoice(type="auto")
     thinking: Thinking = Thinking(type="disabled")
     output_config: OutputConfig = OutputConfig()
     output_format: OutputFormat | None = Field(None, description="output_config.format.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_we_lack(cls, data: Any) -> Any:
-        for name in REFUSED:
-            if isinstance(data, dict) and data.get(name):
-                raise refuse(name, "this field is not supported")
-        return data
+    mcp_servers: Any = Field(None, description="Left out.")
+    container: Any = Field(None, description="Left out.")
 
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
-        names = [tool.name for tool in self.tools]
+        names = [tool.name for tool in self.functions]
         if len(set(names)) < len(names):
             raise refuse("tools", "two tools have the same name")
         choice = self.tool_choice
@@ -193,11 +153,26 @@ class CountTokensRequest(Strict):
         return self
 
     @property
+    def functions(self) -> list[ToolSpec]:
+        """The tools that clients run."""
+        return [tool for tool in self.tools if isinstance(tool, ToolSpec)]
+
+    @property
     def callable_tools(self) -> list[ToolSpec]:
         """The tools that the answer may call."""
         if self.tool_choice.type == "tool":
-            return [tool for tool in self.tools if tool.name == self.tool_choice.name]
-        return [] if self.tool_choice.type == "none" else self.tools
+            return [tool for tool in self.functions if tool.name == self.tool_choice.name]
+        return [] if self.tool_choice.type == "none" else self.functions
+
+    @property
+    def notices(self) -> Iterator[str]:
+        """What the client is told of what is left out."""
+        yield from left_out(self.tools)
+        yield from (f"{name}: left out" for name in ELSEWHERE if getattr(self, name))
+        kinds = dict.fromkeys(kind[:MAX_NAME] for turn in self.messages for kind in turn.foreign)
+        if kinds:
+            shown = ", ".join(list(kinds)[:MAX_NAMES])
+            yield f"messages: blocks left out, for other servers' tools made them: {shown}"
 
 
 class MessagesRequest(CountTokensRequest):

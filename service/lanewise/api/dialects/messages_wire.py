@@ -1,6 +1,6 @@
 """Answers and errors of Anthropic's Messages API: content blocks, streamed or whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -63,14 +63,22 @@ class MessagesWire:
         self._kind: type[Event] | None = None  # of the block that is open
         self._index = -1  # its number
         self._end: End | None = None
+        self._has_begun = False
 
-    def first(self) -> Iterator[str]:
+    def first(self) -> Iterable[str]:
+        """Nothing: what of the prompt was cached is known with the first piece."""
+        return ()
+
+    def _begin(self) -> Iterator[str]:
         """A message without content."""
-        yield _event("message_start", f',"message":{dumps(self._message([], None))}')
-        yield PING.decode()
+        if not self._has_begun:
+            self._has_begun = True
+            yield _event("message_start", f',"message":{dumps(self._message([], None))}')
+            yield PING.decode()
 
     def piece(self, piece: Piece) -> Iterator[str]:
         """What each event adds to a block, of which it may be the first."""
+        yield from self._begin()
         for event in piece.events:
             match event:
                 case Text(text):
@@ -94,6 +102,7 @@ class MessagesWire:
 
     def last(self) -> Iterator[str]:
         """Why it ended, and what it took."""
+        yield from self._begin()
         yield from self._stop()
         delta = dumps(self._ending(self._end))
         yield _event("message_delta", f',"delta":{delta},"usage":{dumps(self._usage())}')
@@ -101,6 +110,7 @@ class MessagesWire:
 
     def failed(self, error: ApiError) -> Iterator[str]:
         """An error object as an event."""
+        yield from self._begin()
         yield f"event: error\ndata: {dumps(error_object(error))}\n\n"
 
     def whole(self, choices: Sequence[Choice]) -> Iterator[str]:

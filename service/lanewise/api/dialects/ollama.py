@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from lanewise.api.conversations import Message, functions_of, left_out, places_of
 from lanewise.api.dialects.ollama_fields import (
     ChatRequest,
     GenerateRequest,
@@ -27,7 +28,6 @@ from lanewise.api.generation.events import (
 )
 from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
-from lanewise.api.schemas import Message
 from lanewise.engine.stream import Sampled
 
 NS_PER_S = 1_000_000_000
@@ -40,6 +40,7 @@ def ask_chat(body: ChatRequest) -> Ask:
     last = body.messages[-1]
     conversation = Conversation(
         messages=to_messages(body.messages),
+        drops_oldest=body.truncate,
         # As in Ollama, the answer goes on with what the assistant is already given to say.
         continue_final_message=last.role == "assistant" and not last.tool_calls,
         variables=body.variables,
@@ -47,7 +48,9 @@ def ask_chat(body: ChatRequest) -> Ask:
         must_think=body.must_think,
         effort_param="think",
     )
-    return body.ask(conversation, tools=ToolUse(listed=body.tools, callable=body.tools))
+    functions = functions_of(body.tools)
+    tools = ToolUse(listed=functions, callable=functions, params=places_of(body.tools))
+    return body.ask(conversation, tools=tools, more_notices=left_out(body.tools))
 
 
 def ask_generate(body: GenerateRequest) -> Ask:
@@ -155,7 +158,8 @@ class OllamaWire(ABC):
     def whole(self, choices: Sequence[Choice]) -> Iterator[str]:
         """All in one object."""
         if not choices:  # nothing was asked but whether the model is here
-            yield f'{self._head},{self.said("", "", ())},"done":true,"done_reason":"load"}}'
+            why = "unload" if self._about.ask.says_goodbye else "load"
+            yield f'{self._head},{self.said("", "", ())},"done":true,"done_reason":"{why}"}}'
             return
         (choice,) = choices
         calls: list[str] = []

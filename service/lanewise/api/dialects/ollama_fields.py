@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Tag
 
+from lanewise.api.conversations import ForeignTool, Message, Tool
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.dialects.openai_fields import JSON_OBJECT
 from lanewise.api.errors import BadRequestError
@@ -18,10 +19,18 @@ from lanewise.api.generation.ask import (
     Shown,
 )
 from lanewise.api.generation.writing import dumps
-from lanewise.api.schemas import MAX_TOP_LOGPROBS, Effort, FirstProblemOnly, Message, Strict, Tool
+from lanewise.api.schemas import (
+    MAX_TOP_LOGPROBS,
+    Effort,
+    FirstProblemOnly,
+    SchemaObject,
+    Strict,
+    by_type,
+)
 from lanewise.text.grammar import GrammarSource
 
 Anything = Annotated[list[Any], FirstProblemOnly()]
+GOODBYE = (0, "0", "0s", "0m", "0h")  # with which others unload a model
 SCHEMA_OR_JSON = 'accepted: "json" or a JSON schema'
 
 
@@ -32,7 +41,10 @@ class OllamaOptions(LlamaSampling):
 
     num_predict: Whole = Field(-1, ge=-2, lt=2**31, description="0 and less: to the context's end.")
     num_ctx: Whole | None = Field(
-        None, ge=1, lt=2**31, description="At most max_model_len; less changes nothing."
+        None,
+        ge=1,
+        lt=2**31,
+        description="The context is max_model_len; the client is told of more.",
     )
 
     @classmethod
@@ -46,7 +58,7 @@ class OllamaFields(Strict):
 
     model: str | None = None
     stream: bool = True
-    format: Literal["", "json"] | dict[str, Any] = Field("", description=SCHEMA_OR_JSON)
+    format: Literal["", "json"] | SchemaObject = Field("", description=SCHEMA_OR_JSON)
     options: OllamaOptions = Field(default_factory=OllamaOptions.unsaid)
     think: bool | Effort | None = Field(None, description="Reasoning, or how much of it.")
     keep_alive: str | float | None = Field(None, description="The model always stays.")
@@ -79,7 +91,7 @@ class OllamaFields(Strict):
         """How much reasoning there is to be."""
         return self.think if isinstance(self.think, str) and self.think != "none" else None
 
-    def ask(self, input_: Any, **more: Any) -> Ask:
+    def ask(self, input_: Any, more_notices: Sequence[str] = (), **more: Any) -> Ask:
         """The fields that mean the same in both."""
         options = self.options
         return Ask(
@@ -99,13 +111,14 @@ class OllamaFields(Strict):
             delivery=Delivery(stream=self.stream),
             context=options.num_ctx,
             context_param="options.num_ctx",
-            notices=tuple(options.notices("options.")),
+            notices=(*options.notices("options."), *more_notices),
             **more,
         )
 
     def nothing(self) -> Ask:
         """What a request without a prompt asks for: whether the model is here."""
-        return Ask(input=Prompts(items=()), model=self.model)
+        goodbye = self.keep_alive in GOODBYE
+        return Ask(input=Prompts(items=()), model=self.model, says_goodbye=goodbye)
 
 
 class GenerateRequest(OllamaFields):
@@ -135,9 +148,15 @@ class OllamaCall(Strict):
 
 
 class OllamaTool(Tool):
-    """A tool; what is no function is refused."""
+    """A tool, which need not say that it is a function."""
 
     type: Literal["function"] = "function"
+
+
+AnyOllamaTool = Annotated[
+    Annotated[OllamaTool, Tag("[function]")] | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "function", ("function",)),
+]
 
 
 class OllamaMessage(Strict):
@@ -156,7 +175,10 @@ class ChatRequest(OllamaFields):
     """Body of ``POST /api/chat``."""
 
     messages: Annotated[list[OllamaMessage], FirstProblemOnly()] = Field(default_factory=list)
-    tools: Annotated[list[OllamaTool], FirstProblemOnly()] = Field(default_factory=list)
+    truncate: bool = Field(
+        True, description="Without the oldest messages, if all are too long; false: an error."
+    )
+    tools: Annotated[list[AnyOllamaTool], FirstProblemOnly()] = Field(default_factory=list)
 
 
 class ShowRequest(Strict):

@@ -45,13 +45,18 @@ def _one_of(fields: GenerationFields, *names: str) -> Any:
     return said[0][1] if said else None
 
 
-def ending_of(fields: GenerationFields, max_tokens: int | None) -> Ending:
-    """Where answers end: after ``max_tokens`` if no field of that meaning says otherwise."""
+def ending_of(fields: GenerationFields, max_tokens: int | None, *, is_said: bool = True) -> Ending:
+    """Where answers end: after ``max_tokens`` if no field of that meaning says otherwise.
+
+    If nobody has said so, the context may end them before.
+    """
     asked = _one_of(fields, "max_tokens", "max_new_tokens", "n_predict")
+    fits = asked is None and not is_said
     if asked is None:
         asked = max_tokens
     return Ending(
         max_tokens=None if asked == -1 else asked,
+        fits_context=fits,
         min_tokens=fields.min_tokens,
         strings=fields.stops,
         token_ids=fields.stop_token_ids,
@@ -67,6 +72,7 @@ def delivery_of(fields: GenerationFields) -> Delivery:
         stream=fields.stream,
         usage=options is not None and options.include_usage,
         running_usage=options is not None and options.continuous_usage_stats,
+        progress=fields.return_progress and fields.stream,
     )
 
 

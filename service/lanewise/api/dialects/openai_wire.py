@@ -6,7 +6,7 @@ from typing import Any
 
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
-from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.events import Choice, End, Piece, Progress
 from lanewise.api.generation.logprobs import prompt_scores
 from lanewise.api.generation.writing import dumps, dumps_long
 
@@ -38,6 +38,10 @@ class OpenAiWire(ABC):
     def first(self) -> Iterable[str]:
         """Nothing."""
         return ()
+
+    def progress(self, progress: Progress) -> str:
+        """How much of the prompt is read."""
+        return f'{self._head}"choices":[],"prompt_progress":{dumps(progress.to_json())}}}\n\n'
 
     def last(self) -> Iterator[str]:
         """The usage, for those who asked, and the word that ends a stream."""
@@ -89,9 +93,11 @@ class OpenAiWire(ABC):
             details["rejected_prediction_tokens"] = usage.expected_tokens - n_accepted
         return shown | ({"completion_tokens_details": details} if details else {})
 
-    def chunk(self, index: int, content: str, reason: str | None = None) -> str:
+    def chunk(self, index: int, content: str, end: End | None = None, token: int = -1) -> str:
         """An event with a part of one choice, which is given as members of an object."""
-        shown = "null" if reason is None else f'"{reason}"'
+        shown = "null"
+        if end is not None:
+            shown = f'"{end.reason}","stop_reason":{dumps(self.stop_reason(end, token))}'
         choice = f'{{"index":{index},{content},"finish_reason":{shown}}}'
         usage = ""
         if self._delivery.running_usage:
@@ -99,6 +105,12 @@ class OpenAiWire(ABC):
         elif self._delivery.usage:
             usage = ',"usage":null'
         return f'{self._head}"choices":[{choice}]{usage}}}\n\n'
+
+    def stop_reason(self, end: End | None, token: int) -> str | int | None:
+        """Which stop string or token an answer ended with, as vLLM tells it."""
+        if end is None or end.reason == "length" or end.stop is not None:
+            return None if end is None else end.stop
+        return token if token in self.about.ask.ending.token_ids else None
 
     def says_nothing(self, piece: Piece) -> bool:
         """Whether no chunk is needed for a piece: it has no events, and nobody asked for more."""
@@ -132,6 +144,7 @@ class OpenAiWire(ABC):
             **self.whole_choice(choice),
             "logprobs": self.logprobs(choice),
             "finish_reason": None if choice.end is None else choice.end.reason,
+            "stop_reason": self.stop_reason(choice.end, choice.last_token),
         }
         if self.shows_ids:
             shown["prompt_token_ids"] = self.about.prompt_of(choice.index).ids

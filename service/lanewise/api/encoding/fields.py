@@ -47,6 +47,7 @@ class Cut(NamedTuple):
 class TextFields(Strict):
     """What all of them may say."""
 
+    lacked = frozenset(("late_chunking",))
     harmless = frozenset(("user", "keep_alive", "options", "priority", "request_id"))
 
     model: str | None = None

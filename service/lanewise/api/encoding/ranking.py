@@ -67,7 +67,7 @@ class RerankRequest(PairFields):
     query: str
     documents: Documents | None = None
     texts: Strings | None = None
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(None, ge=0, description="0: all.")
     return_documents: bool | None = None
     raw_scores: bool = Field(False, description="As the model gives them, and not from 0 to 1.")
     return_text: bool = Field(False, description="With texts: each with its score.")
@@ -124,7 +124,9 @@ async def rerank(request: Request, state: ServerState) -> Response:
     scores, n_tokens = await _score(
         pairs, body, body.param, size, request, state, raw=body.raw_scores
     )
-    order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[: body.top_n]
+    order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[
+        : body.top_n or None
+    ]
     is_new = request.url.path.startswith("/v2/")
     shows = body.return_documents
     if shows is None:

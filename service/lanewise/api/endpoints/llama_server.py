@@ -6,13 +6,15 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.dialects.llama_completion import RANDOM_SEED
 from lanewise.api.errors import UnavailableError
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
-from lanewise.api.schemas import FirstProblemOnly, Messages, Strict, Tool
+from lanewise.api.observing.notices import add_notice
+from lanewise.api.schemas import Strict
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
 from lanewise.text.control_tokens import remove_mark
@@ -23,7 +25,7 @@ class ApplyTemplateRequest(Strict):
 
     model: str | None = None
     messages: Annotated[Messages, Field(min_length=1)]
-    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(default_factory=list)
+    tools: AnyTools = Field(default_factory=list)
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
@@ -33,7 +35,7 @@ async def apply_template(request: Request, state: ServerState) -> Response:
 
     def check(body: ApplyTemplateRequest) -> None:
         state.request_budgets.check_messages(body.messages)
-        state.request_budgets.check_tools(body.tools)
+        state.request_budgets.check_tools(functions_of(body.tools))
 
     body, size = await read_request(request, state, ApplyTemplateRequest, check)
     chat = Conversation(
@@ -41,7 +43,10 @@ async def apply_template(request: Request, state: ServerState) -> Response:
         add_generation_prompt=body.add_generation_prompt,
         variables=body.chat_template_kwargs,
     )
-    tools = ToolUse(listed=body.tools, callable=body.tools)
+    functions = functions_of(body.tools)
+    for notice in left_out(body.tools):
+        add_notice(request.scope, notice)
+    tools = ToolUse(listed=functions, callable=functions)
     form = form_of(chat, tools, state)
     text, mark = await render_text(chat, size, state, request, tools, form)
     return await state.workers.answer(len(text), lambda: dumps({"prompt": remove_mark(text, mark)}))

@@ -1,35 +1,88 @@
-"""``GET /v1/models``: the model that is served, and its adapters."""
+"""``GET /v1/models``: the model that is served, its adapters, and what agents look for in both."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from lanewise.api.endpoints.absent import tasks
+from lanewise.api.endpoints.ollama_models import capabilities
 from lanewise.api.errors import ModelNotFoundError
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.adapters import LoadedAdapter
 from lanewise.text.pooled_text import PooledText
 
+# What chats may ask for, in OpenRouter's words.
+PARAMETERS = (
+    *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "seed", "stop"),
+    *("logprobs", "top_logprobs", "response_format", "structured_outputs"),
+)
+REASONS = ("reasoning", "include_reasoning", "reasoning_effort")
+CALLS = ("tools", "tool_choice", "parallel_tool_calls")
+
 
 def list_models(state: ServerState) -> dict[str, Any]:
     """All models: the served one first, by each of its names."""
-    adapters = [] if state.adapters is None else state.adapters.all()
-    data = [
-        *(_model(name, state) for name in state.names),
-        *(_adapter(adapter, state) for adapter in adapters),
-    ]
-    return {"object": "list", "data": data}
+    return {"object": "list", "data": [_named(name, state) for name in state.model_names]}
 
 
 def get_model(name: str, state: ServerState) -> dict[str, Any]:
     """One model by its name."""
-    adapter = state.adapter_named(name)
-    if adapter is not None:
-        return _adapter(adapter, state)
-    if name not in state.names:
+    if name not in state.model_names:
         raise ModelNotFoundError.of(name, state.model_names)
-    return _model(name, state)
+    return _named(name, state)
+
+
+def list_models_of_anthropic(state: ServerState) -> dict[str, Any]:
+    """All models, as Anthropic's clients read them: on one page."""
+    data = [model_of_anthropic(name, state) for name in state.model_names]
+    return {
+        "data": data,
+        "has_more": False,
+        "first_id": data[0]["id"],
+        "last_id": data[-1]["id"],
+    }
+
+
+def model_of_anthropic(name: str, state: ServerState) -> dict[str, Any]:
+    """One model, as Anthropic's clients read it."""
+    found = get_model(name, state)
+    created = datetime.fromtimestamp(found["created"], UTC)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "max_input_tokens": state.max_model_len,
+        "max_tokens": state.max_model_len,
+    }
+
+
+def list_models_of_lm_studio(state: ServerState) -> dict[str, Any]:
+    """All models, as clients of LM Studio read them."""
+    card, pooling = state.card, state.pooling
+    can = ["tool_use"] if "tools" in capabilities(state) else []
+    same = {
+        "object": "model",
+        "type": "llm" if pooling is None else "embeddings",
+        "publisher": "lanewise",
+        "arch": card.architecture,
+        "compatibility_type": "gguf",
+        "quantization": state.engine.metrics.facts.weights.upper(),
+        "state": "loaded",
+        "max_context_length": state.max_model_len,
+        "loaded_context_length": state.max_model_len,
+        "capabilities": can,
+    }
+    return {"object": "list", "data": [{"id": name} | same for name in state.model_names]}
+
+
+def _named(name: str, state: ServerState) -> dict[str, Any]:
+    adapter = state.adapter_named(name)
+    return _model(name, state) if adapter is None else _adapter(adapter, state)
 
 
 def _model(name: str, state: ServerState) -> dict[str, Any]:
+    context = state.max_model_len
     return {
         "id": name,
         "object": "model",
@@ -37,9 +90,48 @@ def _model(name: str, state: ServerState) -> dict[str, Any]:
         "owned_by": "lanewise",
         "root": state.model_name,
         "parent": None,
-        "max_model_len": state.max_model_len,
+        "max_model_len": context,
         **({} if state.card.notice is None else {"notice": state.card.notice}),
         **({} if state.pooling is None else _pooled(state.pooling, state)),
+        **_for_agents(name, state),
+    }
+
+
+def _for_agents(name: str, state: ServerState) -> dict[str, Any]:
+    """What clients of OpenRouter, Mistral and llama.cpp ask a catalogue for."""
+    context, can = state.max_model_len, capabilities(state)
+    parameters = [
+        *(PARAMETERS if "completion" in can else ()),
+        *(CALLS if "tools" in can else ()),
+        *(REASONS if "thinking" in can else ()),
+    ]
+    writes = "embeddings" if state.pooling is not None else "text"
+    return {
+        "name": name,
+        "context_length": context,
+        "context_window": context,
+        "max_context_length": context,
+        "architecture": {
+            "modality": f"text->{writes}",
+            "input_modalities": ["text"],
+            "output_modalities": [writes],
+        },
+        "top_provider": {"context_length": context, "max_completion_tokens": context},
+        "supported_parameters": parameters,
+        "capabilities": {
+            "completion_chat": "tools" in can,
+            "completion_fim": "insert" in can,
+            "function_calling": "tools" in can,
+            "reasoning": "thinking" in can,
+            "vision": False,
+        },
+        "meta": {
+            "n_vocab": state.tokenizer.vocab_size,
+            "n_ctx": context,
+            "n_ctx_train": context,
+            "n_params": state.card.n_weights,
+            "size": state.card.n_bytes,
+        },
     }
 
 

@@ -15,8 +15,9 @@ from lanewise.api.shared.state import ServerState
 from lanewise.text.answers.families import answer_format
 
 FOREVER = "9999-12-31T23:59:59Z"  # the model stays
-# The version of Ollama whose API this is: some clients ask for none below the one they know.
-OLLAMA_VERSION = "0.12.0"
+# The version of Ollama whose API this is: some clients refuse one below what they need (Codex:
+# 0.13.4). The first that has all of what is here; the last was /v1/messages.
+OLLAMA_VERSION = "0.14.0"
 ELSEWHERE = "this server has the models that it was started with; start it with another instead"
 
 
@@ -96,6 +97,7 @@ def _listed(name: str, state: ServerState) -> dict[str, Any]:
         "size": state.card.n_bytes,
         "digest": digest,
         "details": _details(state),
+        "capabilities": capabilities(state),
     }
 
 

@@ -16,6 +16,7 @@ from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.dialects.responses import endpoints as responses
+from lanewise.api.dialects.responses.compacting import CompactRequest
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.encoding import elsewhere, embeddings, ranking
 from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
@@ -45,6 +46,7 @@ from lanewise.api.shared.state import ServerState
 
 Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
 ANSWER: Speaking = path.answer
+ANTHROPIC = "anthropic-version"  # a header that Anthropic's clients alone send
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,24 @@ class Endpoint:
         return refuse
 
 
-async def list_models(_: Request, state: ServerState) -> Response:
+async def list_models(request: Request, state: ServerState) -> Response:
     """The served model and its adapters."""
+    if ANTHROPIC in request.headers:
+        return JSONResponse(models.list_models_of_anthropic(state))
     return JSONResponse(models.list_models(state))
 
 
 async def get_model(request: Request, state: ServerState) -> Response:
     """The served model, if that is its name."""
-    return JSONResponse(models.get_model(request.path_params["name"], state))
+    name = request.path_params["name"]
+    if ANTHROPIC in request.headers:
+        return JSONResponse(models.model_of_anthropic(name, state))
+    return JSONResponse(models.get_model(name, state))
+
+
+async def list_lm_studio(_: Request, state: ServerState) -> Response:
+    """The same, as clients of LM Studio read it."""
+    return JSONResponse(models.list_models_of_lm_studio(state))
 
 
 async def tokenizer_info(_: Request, state: ServerState) -> Response:
@@ -200,6 +212,22 @@ ENDPOINTS = (
         speaks=True,
         unless=NO_TEXT,
     ),
+    Endpoint(
+        "/v1/responses/compact",
+        "Make a conversation of items shorter",
+        responses.compact_response,
+        CompactRequest,
+        speaks=True,
+        unless=NO_TEXT,
+    ),
+    Endpoint(
+        "/v1/responses/input_tokens",
+        "Count the tokens of a conversation of items",
+        responses.count_input_tokens,
+        ResponsesRequest,
+        speaks=True,
+        unless=NO_TEXT,
+    ),
     Endpoint(KEPT_RESPONSE, "A response that is kept", responses.get_response),
     Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
     Endpoint(f"{KEPT_RESPONSE}/input_items", "What it answers", responses.list_input_items),
@@ -210,6 +238,7 @@ ENDPOINTS = (
     Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
     Endpoint("/v1/models", "The served model and its adapters", list_models),
     Endpoint("/v1/models/{name:path}", "One model", get_model),
+    Endpoint("/api/v0/models", "The models, in LM Studio's words", list_lm_studio),
     Endpoint(
         "/v1/load_lora_adapter",
         "Load a LoRA adapter and offer it as a model",

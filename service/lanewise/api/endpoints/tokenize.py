@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import hold_of, read_request
 from lanewise.api.generation.leaving import while_connected
@@ -15,14 +16,8 @@ from lanewise.api.generation.measuring import check_ids
 from lanewise.api.generation.rendering import form_of, render_chat
 from lanewise.api.generation.writing import dumps, dumps_long
 from lanewise.api.http.limits import Hold
-from lanewise.api.schemas import (
-    FirstProblemOnly,
-    Messages,
-    Strict,
-    TokenIds,
-    Tool,
-    refuse,
-)
+from lanewise.api.observing.notices import add_notice
+from lanewise.api.schemas import Strict, TokenIds, refuse
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pieces import TOKEN_BYTES, Bounds, Tokens
 
@@ -45,7 +40,7 @@ class TokenizeRequest(Strict):
     add_special: bool = Field(False, description="With content: the tokens that begin a text.")
     parse_special: bool = Field(True, description="With content: control tokens may be in it.")
     with_pieces: bool = Field(False, description="With content: each token's text too.")
-    tools: Annotated[list[Tool], FirstProblemOnly()] = Field(
+    tools: AnyTools = Field(
         default_factory=list, description="With messages: those of the conversation."
     )
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -81,9 +76,11 @@ async def tokenize(request: Request, state: ServerState) -> Response:
 
     def check(body: TokenizeRequest) -> None:
         state.request_budgets.check_messages(body.messages or ())
-        state.request_budgets.check_tools(body.tools)
+        state.request_budgets.check_tools(functions_of(body.tools))
 
     body, size = await read_request(request, state, TokenizeRequest, check)
+    for notice in left_out(body.tools):
+        add_notice(request.scope, notice)
     ids: Sequence[int]
     if body.messages is not None:
         chat = Conversation(
@@ -91,7 +88,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
             add_generation_prompt=body.add_generation_prompt,
             variables=body.chat_template_kwargs,
         )
-        tools = ToolUse(listed=body.tools)
+        tools = ToolUse(listed=functions_of(body.tools))
         form = form_of(chat, tools, state)
         prompt, _ = await render_chat(chat, size, state, request, tools, form)
         ids = prompt.ids
@@ -127,7 +124,13 @@ async def _encode(body: TokenizeRequest, state: ServerState, hold: Hold) -> "arr
     if body.content is not None:
         text, add_bos, parse = body.content, body.add_special, body.parse_special
     tokenizer = state.tokenizer
-    ids = array("I", tokenizer.beginning(add_bos=add_bos))
+    before: list[int] = tokenizer.beginning(add_bos=add_bos)
+    behind: list[int] = []
+    if state.pooling is not None:  # as the model reads a text
+        whole = state.pooling.whole
+        before, behind = whole.ends if add_bos else ([], [])
+        text = whole.prepared(text)
+    ids = array("I", before)
     pieces = tokenizer.pieces(text, parse_special=parse)
     each = ids.itemsize + 2 * (SHOWN_TOKEN if body.shows_texts else SHOWN_ID)
     n_read = n_counted = 0
@@ -151,6 +154,7 @@ async def _encode(body: TokenizeRequest, state: ServerState, hold: Hold) -> "arr
 
     while await state.workers.read(len(text), add):
         pass
+    ids.extend(behind)
     return ids
 
 

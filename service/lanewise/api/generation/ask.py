@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.api.schemas import Message, Tool
+from lanewise.api.conversations import Message, Tool
 from lanewise.text.answers.calls import Tools
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.json_schema import relaxed
@@ -156,6 +156,7 @@ class Delivery:
     stream: bool = False
     usage: bool = False  # at the end
     running_usage: bool = False  # with each event
+    progress: bool = False  # how much of the prompt is read, before the answer begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,7 @@ class Ask:
     context: int | None = None  # tokens that the context must have room for
     context_param: str = "n_ctx"
     notices: Sequence[str] = ()  # what the client is told beside the answer
+    says_goodbye: bool = False  # nothing is asked, and nothing will be for now
 
     @property
     def n_drawn(self) -> int:

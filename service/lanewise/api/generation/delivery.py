@@ -24,7 +24,7 @@ from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask
 from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import Dialect, Wire
-from lanewise.api.generation.events import Choice
+from lanewise.api.generation.events import Choice, Progress
 from lanewise.api.generation.writing import one_line
 from lanewise.api.observing.record import Record
 from lanewise.api.shared.state import ServerState
@@ -45,6 +45,8 @@ from lanewise.engine.stream import (
 
 # Proxies close connections on which nothing comes for 60 s, some after 30.
 KEEP_ALIVE_S = 5.0
+# How often a client is told how much of its prompt is read, if that is more than before.
+PROGRESS_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class StreamedResponse(Response):
         self._state = state
         self._is_quiet = True  # nothing was sent since a look at this
         self._record = record
+        self._told: Progress | None = None  # last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
@@ -165,7 +168,7 @@ class StreamedResponse(Response):
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
-                async with self._kept_alive(send):
+                async with self._kept_alive(send), self._progress_told(send):
                     tail = await self._send_pieces(stream, send)
                 if not stream.cancelled:
                     await send({"type": "http.response.body", "body": tail, "more_body": False})
@@ -189,6 +192,8 @@ class StreamedResponse(Response):
             # Whatever has come goes out together: a slow reader gets the same events in fewer
             # pieces.
             async for outputs in stream:
+                if self._order.ask.delivery.progress:
+                    await self._tell_progress(send)  # all of it is read, if that is not told yet
                 size = answering.measure(outputs)
                 made = await write(size, partial(written, outputs))
                 answering.end_streams(stream)
@@ -197,6 +202,36 @@ class StreamedResponse(Response):
         except EngineError as error:
             failure = to_api_error(error)
             return await write(end_size, lambda: _encoded(wire.failed(failure)))
+
+    @asynccontextmanager
+    async def _progress_told(self, send: Send) -> AsyncIterator[None]:
+        """Who asked for it is told how much of the prompt is read, until the answer begins."""
+
+        async def tell() -> None:
+            while self._told is None or self._told.read < self._told.total:
+                await self._tell_progress(send)
+                await asyncio.sleep(PROGRESS_S)
+
+        if not self._order.ask.delivery.progress:
+            yield
+            return
+        task = asyncio.create_task(tell())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _tell_progress(self, send: Send) -> None:
+        order, write = self._order, self._order.dialect.progress
+        usage = order.answering.usage
+        now = usage.times.progress(usage.prompt_tokens)
+        before = self._told
+        if write is None or now is None or (before is not None and now.read <= before.read):
+            return
+        self._told = now
+        await self._send_some(send, write(order.wire, now).encode())
 
     async def _send_some(self, send: Send, made: bytes) -> None:
         if made:

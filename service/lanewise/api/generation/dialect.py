@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.ask import Ask
-from lanewise.api.generation.events import Choice, Piece, Usage
+from lanewise.api.generation.events import Choice, Piece, Progress, Usage
 from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.schemas import Strict
 
@@ -77,6 +77,8 @@ class Dialect(Generic[M]):
     look_up: Callable[[M], int] = lambda body: 0
     repeats: bool = False  # the ends of an answer have in them what the request brought
     in_order: bool = False  # whole answers are made of their pieces, not of what these add up to
+    # How far the model is with a prompt, as a part of a stream; None: it is not told.
+    progress: Callable[[Any, Progress], str] | None = None
     media_type: str = "text/event-stream"  # of streams
     keep_alive: bytes = b": keep-alive\n\n"  # while a stream has nothing to say; empty: nothing
     error: Callable[[ApiError], dict[str, Any]] = ApiError.body

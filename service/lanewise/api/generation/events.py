@@ -60,6 +60,20 @@ class Piece(NamedTuple):
     prompt_scores: Sequence[Sampled] = ()  # of all tokens but the first, with the first piece
 
 
+class Progress(NamedTuple):
+    """How far the model is with reading a prompt; tokens."""
+
+    total: int
+    cached: int
+    read: int  # with those
+    time_ms: int
+
+    def to_json(self) -> dict[str, int]:
+        """In llama.cpp's words."""
+        total, cached, read, time_ms = self
+        return {"total": total, "cache": cached, "processed": read, "time_ms": time_ms}
+
+
 @dataclass(slots=True)
 class Times:
     """How long what of a request took; all by ``time.monotonic``."""
@@ -71,6 +85,16 @@ class Times:
     def tick(self) -> None:
         """More tokens have come."""
         self.last = time.monotonic()
+
+    def progress(self, total: int) -> Progress | None:
+        """How much of a prompt is read; None before it is begun."""
+        moments = self.moments
+        if moments is None or moments.started is None:
+            return None
+        until = moments.first_token or time.monotonic()
+        read = total if moments.first_token is not None else min(moments.n_read, total)
+        spent_ms = int(1000 * (until - moments.started))
+        return Progress(total, min(moments.n_reused, total), read, spent_ms)
 
     @property
     def preparing_s(self) -> float:
@@ -138,6 +162,7 @@ class Choice:
     pieces: list[Piece] = field(default_factory=list)  # if they are kept
     prompt_scores: Sequence[Sampled] = ()
     end: End | None = None
+    last_token: int = -1
 
     @property
     def text(self) -> str:
@@ -175,6 +200,8 @@ class Choice:
                     self.calls[index].arguments += more
                 case End():
                     self.end = event
+        if piece.token is not None:
+            self.last_token = piece.token.token
         if self.keeps_pieces:
             self.pieces.append(piece)
         if self.keeps_tokens:

@@ -6,6 +6,7 @@ from starlette.types import Scope
 
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError
 from lanewise.api.generation.ask import Ask
+from lanewise.api.observing.notices import add_notice
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
@@ -65,15 +66,11 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
         )
 
 
-def check_context(ask: Ask, state: ServerState) -> None:
-    """Raise if the request wants a longer context than there is."""
+def tell_context(ask: Ask, scope: Scope, state: ServerState) -> None:
+    """Tell who wants a longer context than there is: clients ask for the same everywhere."""
     if ask.context is not None and ask.context > state.max_model_len:
-        param = ask.context_param
-        raise BadRequestError(
-            f"{param}: {ask.context} is more than this server's context; accepted: at most"
-            f" {state.max_model_len} (max_model_len)",
-            param=param,
-        )
+        wanted = f"{ask.context_param}: {ask.context} is more than this server's context"
+        add_notice(scope, f"{wanted}, which is {state.max_model_len} (max_model_len)")
 
 
 def check_priority(ask: Ask, scope: Scope, state: ServerState) -> None:

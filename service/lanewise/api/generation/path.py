@@ -25,7 +25,7 @@ from lanewise.api.generation.drawing import make_requests, sampling_params
 from lanewise.api.generation.events import Times, Usage
 from lanewise.api.generation.expecting import expected_tokens
 from lanewise.api.generation.logprobs import TokenNames
-from lanewise.api.generation.measuring import check_context, check_priority
+from lanewise.api.generation.measuring import check_priority, tell_context
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
 from lanewise.api.http.error_forms import Refusal
@@ -55,15 +55,20 @@ async def answer_in(
         return refusal(error)
 
 
-async def count(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
-    """How many tokens the prompt of a request has."""
+async def count(
+    request: Request, state: ServerState, dialect: Dialect[Any], **more: str
+) -> Response:
+    """How many tokens the prompt of a request has; the answer says ``more`` before that."""
     try:
         ask, size, _ = await _read(request, state, lambda _: dialect)
+        for text in ask.notices:
+            add_notice(request.scope, text)
         find_adapter(ask.model, state)
         rendered = await render(ask, size, state, request, Bounds(room=hold_of(request)))
     except ApiError as error:
         return dialect.refusal(error)
-    return JSONResponse({"input_tokens": sum(len(prompt.ids) for prompt in rendered.prompts)})
+    n_tokens = sum(len(prompt.ids) for prompt in rendered.prompts)
+    return JSONResponse({**more, "input_tokens": n_tokens})
 
 
 async def _read(
@@ -105,7 +110,7 @@ async def _answer(
     dialect: Dialect[Any],
 ) -> Response:
     check_priority(ask, request.scope, state)
-    check_context(ask, state)
+    tell_context(ask, request.scope, state)
     adapter = find_adapter(ask.model, state)
     if isinstance(ask.input, Prompts) and not ask.input.items:
         about = _about(ask, (), Usage(times=times), state)

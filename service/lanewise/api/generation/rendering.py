@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from lanewise.api.conversations import Tool
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.body import hold_of
@@ -16,7 +17,6 @@ from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size
 from lanewise.api.generation.shortening import shorter
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import Tool
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
@@ -32,6 +32,7 @@ from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.pieces import ALL, Bounds
+from lanewise.text.turns import without_session
 
 # What a template gets from elsewhere, or what Python would mistake for it.
 RESERVED = {"messages", "tools", "add_generation_prompt", "chat_template", "self"}
@@ -115,7 +116,7 @@ async def _render_fitting(
 
     if not chat.drops_oldest:
         return await made_of(chat)
-    most = ask.ending.max_tokens
+    most = None if ask.ending.fits_context else ask.ending.max_tokens
     if whole := await attempt(chat, most or 1):
         return whole
     # Where something is dropped anyway, an answer of any length gets more than one token.
@@ -258,7 +259,7 @@ async def render_text(
         conversation: Sequence[Mapping[str, Any]]
         # Also those that must not be called now: the prompt stays what it was.
         listed = [_for_template(tool) for tool in tools.listed] or None
-        conversation = [message.for_template() for message in chat.messages]
+        conversation = without_session([message.for_template() for message in chat.messages])
         conversation, listed = form.conversation(conversation, listed)
         shown = sum(map(text_size, (conversation, listed, variables)))
         check_size(shown, state.max_model_len, param)

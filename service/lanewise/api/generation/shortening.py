@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lanewise.api.schemas import Message
+from lanewise.api.conversations import Message
 
 SYSTEM = ("system", "developer")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from starlette.requests import Request
 
+from lanewise.api.conversations import FunctionSpec, Tool
 from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.rendering import Rendered
 from lanewise.api.observing.notices import add_notice
-from lanewise.api.schemas import FunctionSpec, Tool
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.request import Grammar
@@ -21,8 +21,6 @@ from lanewise.text.answers.bad_words import CleanGrammar
 from lanewise.text.answers.budget import Budget, BudgetedGrammar
 from lanewise.text.answers.calls import Parameters, Tools
 from lanewise.text.answers.families import AnswerFormat
-from lanewise.text.answers.grammar_values import arguments_rule
-from lanewise.text.answers.rules import lark
 from lanewise.text.answers.thinking import Start
 from lanewise.text.grammar import CompiledGrammar, GrammarError, GrammarSource, measure
 from lanewise.text.json_schema import relaxed
@@ -148,6 +146,7 @@ class ToolArguments:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = tools
         self.free: dict[str, str] = {}  # tools whose arguments may be any object, and why
+        self.spots: dict[str, dict[str, str]] = {}  # properties that may be anything, and why
         self.left_out: dict[str, list[str]] = {}  # what is not enforced, by tool
 
     def enforced(self) -> Tools:
@@ -161,8 +160,12 @@ class ToolArguments:
         if function.name in self.free:
             self.left_out[function.name] = [self.free[function.name]]
             return {"type": "object"}
-        parameters: Parameters
-        parameters, self.left_out[function.name] = relaxed(function.parameters)
+        made, left_out = relaxed(function.parameters)
+        for key, why in self.spots.get(function.name, {}).items():
+            made["properties"] = {**made["properties"], key: {}}
+            left_out.append(f"properties.{key}: not enforced: {why}")
+        self.left_out[function.name] = left_out
+        parameters: Parameters = made
         return parameters
 
 
@@ -200,8 +203,9 @@ async def _compile_calls(
                 for i, tool in enumerate(use.listed):  # which of them is it?
                     if tool in use.callable:
                         where = use.param_of(i)
-                        await _check_arguments(where, tool, arguments, state, request)
-        if not arguments.free:
+                        check = _ArgumentCheck(where, tool.function, form, state, request)
+                        await check.find_spots(arguments)
+        if not (arguments.free or arguments.spots):
             raise
         grammar = await compile_calls()
     if constraint is not None:
@@ -212,18 +216,59 @@ async def _compile_calls(
     return grammar
 
 
-async def _check_arguments(
-    param: str, tool: Tool, arguments: ToolArguments, state: ServerState, request: Request
-) -> None:
-    """Raise if a strict tool cannot be used; set any other free that cannot."""
-    name = tool.function.name
+class _ArgumentCheck:
+    """Finds out what of a function's arguments no grammar of a form can have."""
 
-    def source() -> GrammarSource:
-        return lark([f"start: {arguments_rule(arguments.of(tool.function))}"])
+    def __init__(
+        self,
+        param: str,
+        function: FunctionSpec,
+        form: AnswerFormat,
+        state: ServerState,
+        request: Request,
+    ) -> None:
+        self._param, self._function, self._form = param, function, form
+        self._state, self._request = state, request
 
-    try:
-        await compile_grammar(param, tool.function.parameters, source, state, request)
-    except BadRequestError as error:
-        if tool.function.strict:
-            raise
-        arguments.free[name] = f"not enforced at all: {str(error).removeprefix(f'{param}: ')}"
+    async def find_spots(self, arguments: ToolArguments) -> None:
+        """Raise if the function is strict and cannot be used; else set free what cannot be."""
+        function = self._function
+        parameters = arguments.of(function)
+        try:
+            await self._compile(parameters)
+            return
+        except BadRequestError as error:
+            if function.strict or parameters is None:
+                raise
+            whole = self._reason(error)
+        found: dict[str, str] = {}
+        properties = parameters.get("properties")
+        for key, schema in properties.items() if isinstance(properties, dict) else ():
+            alone = {**parameters, "properties": {key: schema}, "required": []}
+            try:
+                await self._compile(alone)
+            except BadRequestError as error:
+                found[key] = self._reason(error)
+        if found:
+            arguments.spots[function.name] = found
+            try:
+                await self._compile(arguments.of(function))
+                return
+            except BadRequestError:
+                del arguments.spots[function.name]
+        arguments.free[function.name] = f"not enforced at all: {whole}"
+
+    def _reason(self, error: BadRequestError) -> str:
+        return str(error).removeprefix(f"{self._param}: ")
+
+    async def _compile(self, parameters: Parameters) -> None:
+        def source() -> GrammarSource:
+            return self._form.call_grammar(
+                {self._function.name: parameters},
+                self._state.tokenizer,
+                Start.CONTENT,
+                required=True,
+                parallel=False,
+            )
+
+        await compile_grammar(self._param, parameters, source, self._state, self._request)

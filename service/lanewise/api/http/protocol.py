@@ -117,7 +117,8 @@ class Connection(HttpToolsProtocol):
         if self._phase is not IDLE or cycle is None or cycle.response_complete:
             return False
         cycle.keep_alive = False  # the newest one's: those before it are answered first
-        self._ask_whether_there(LISTENER_S)
+        # Most are answered before, and never get to see what is to be ignored.
+        self.loop.call_later(LISTENERS_S, self._ask_whether_there, LISTENER_S)
         return True
 
     def _ask_whether_there(self, again_s: float) -> None:

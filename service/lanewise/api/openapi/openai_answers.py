@@ -162,6 +162,16 @@ RESPONSE = record(
 RESPONSE_EVENT = record(
     {"type": {"type": "string", "pattern": "^(response\\..+|error)$"}, "sequence_number": COUNT}
 )
+COMPACTED = record(
+    {
+        "id": TEXT,
+        "object": always("response.compaction"),
+        "created_at": COUNT,
+        "output": array(ITEM),
+        "usage": {"type": "object"},
+    }
+)
+INPUT_TOKENS = record({"object": always("response.input_tokens"), "input_tokens": COUNT})
 ITEM_LIST = record(
     {
         "object": always("list"),
@@ -181,6 +191,43 @@ MODEL = record(
         "root": TEXT,
         "parent": or_null(TEXT),
         "max_model_len": COUNT,
+        "name": TEXT,
+        "context_length": COUNT,
+        "context_window": COUNT,
+        "max_context_length": COUNT,
+        "architecture": record(
+            {
+                "modality": TEXT,
+                "input_modalities": array(TEXT),
+                "output_modalities": array(TEXT),
+            }
+        ),
+        "top_provider": mapping(COUNT),
+        "supported_parameters": array(TEXT),
+        "capabilities": mapping(FLAG),
+        "meta": mapping(COUNT),
+    }
+)
+MODELS_OF_LM_STUDIO = record(
+    {
+        "object": always("list"),
+        "data": array(
+            record(
+                {
+                    "id": TEXT,
+                    "object": always("model"),
+                    "type": TEXT,
+                    "publisher": TEXT,
+                    "arch": TEXT,
+                    "compatibility_type": TEXT,
+                    "quantization": TEXT,
+                    "state": always("loaded"),
+                    "max_context_length": COUNT,
+                    "loaded_context_length": COUNT,
+                    "capabilities": array(TEXT),
+                }
+            )
+        ),
     }
 )
 MODELS = record({"object": always("list"), "data": array(MODEL)})

@@ -53,6 +53,19 @@ MESSAGE_EVENT = record(
     }
 )
 MESSAGE_TOKENS = record({"input_tokens": COUNT})
+MODEL_OF_ANTHROPIC = record(
+    {
+        "type": always("model"),
+        "id": TEXT,
+        "display_name": TEXT,
+        "created_at": TEXT,
+        "max_input_tokens": COUNT,
+        "max_tokens": COUNT,
+    }
+)
+MODELS_OF_ANTHROPIC = record(
+    {"data": array(MODEL_OF_ANTHROPIC), "has_more": FLAG, "first_id": TEXT, "last_id": TEXT}
+)
 MESSAGE_ERROR = record({"type": always("error"), "error": record({"type": TEXT, "message": TEXT})})
 
 # Ollama's.

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from lanewise.api.conversations import Message, Tool
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.ask import Ask, Conversation
-from lanewise.api.schemas import Message, Tool
 from lanewise.settings import Settings
 
 MAX_STOP_CHARACTERS = 1 << 13  # of all stop strings together, and of all bad words

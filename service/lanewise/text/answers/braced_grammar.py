@@ -7,16 +7,29 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lanewise.text.answers.alternatives import (
+    Parts,
+    Root,
+    alternatives,
+    together,
+    types_of,
+    values_of,
+)
 from lanewise.text.answers.calls import Parameters, argument_schema
-from lanewise.text.answers.grammar_values import text_rule
+from lanewise.text.answers.grammar_values import in_slashes, text_rule
+from lanewise.text.answers.json_values import json_value
+from lanewise.text.answers.objects import ObjectForm, object_form, object_forms
 from lanewise.text.answers.rules import quoted, symbols, text_up_to
-from lanewise.text.answers.values import PropertySchema
+from lanewise.text.answers.string_rules import StringRules, says_something, whole_pattern
+from lanewise.text.answers.values import TextGrammar
+from lanewise.text.exact_json import list_rule
 from lanewise.text.grammar import GrammarError, styled
+from lanewise.text.json_schema import NotEnforceableError
 from lanewise.text.tokenizer import Tokenizer
 
 KEY = r'[^\s<>{}\[\],:"|]+'
 MOST_DEEP = 8  # values within values that are held to their schema; deeper ones to none
-MOST_ITEMS = 1000  # of a list, in a rule
+MOST_RULES = 4000
 SCALARS = frozenset({"null", "boolean", "integer", "number"})
 UNKNOWN = """any_value: {string} | %json {scalar} | any_object | any_list
 any_object: "{{" (any_pair ("," any_pair)*)? "}}"
@@ -32,7 +45,7 @@ class ArgumentRules:
         self._quote = quote
         self._tokenizer = tokenizer
         self._begin = symbols(quote, tokenizer)
-        self.rules = [
+        own = [
             text_up_to("string_end", quote, tokenizer),
             *UNKNOWN.format(
                 string=f"{self._begin} string_end",
@@ -40,37 +53,47 @@ class ArgumentRules:
                 key=KEY,
             ).splitlines(),
         ]
+        self._strings = StringRules("text", quote, quote, tokenizer)
+        self._own: list[str] = own
         self._count = 0
+
+    @property
+    def rules(self) -> list[str]:
+        """All rules."""
+        return [*self._own, *self._strings.rules]
 
     def of(self, parameters: Parameters) -> str:
         """The name of the rule of a function's arguments."""
         schema = argument_schema(parameters)
-        return self._object(schema, schema, 0)
+        styled(schema)  # what no grammar can enforce is an error in all of them
+        return self._add(" | ".join(self._objects(schema, schema, 0)))
 
     def _name(self, kind: str = "value") -> str:
         self._count += 1
+        if self._count > MOST_RULES:
+            raise GrammarError(f"arguments of more than {MOST_RULES} parts; accepted: fewer")
         return f"{kind}_{self._count}"
 
     def _add(self, body: str, kind: str = "value") -> str:
         name = self._name(kind)
-        self.rules.append(f"{name}: {body}")
+        self._own.append(f"{name}: {body}")
         return name
 
-    def _object(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+    def _objects(self, schema: Mapping[str, Any], root: Root, depth: int) -> list[str]:
+        return [self._object(form, root, depth) for form in object_forms(schema, root)]
+
+    def _object(self, form: ObjectForm, root: Root, depth: int) -> str:
         """Properties sorted as the template sorts them, and further ones if there may be some."""
-        properties, required = schema.get("properties", {}), schema.get("required", ())
-        if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-            raise GrammarError("properties is an object and required an array")
-        for key in properties:
+        for key in form.properties:
             if re.fullmatch(KEY, key) is None:
                 raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
-        other = self._other_pair(schema, root, depth)
+        other = self._other_pair(form, root, depth)
         pairs = [
             (
-                f"{quoted(f'{key}:')} {self._value(properties[key], root, depth + 1)}",
-                key in required,
+                f"{quoted(f'{key}:')} {self._value(form.properties[key], root, depth + 1)}",
+                key in form.required,
             )
-            for key in sorted(properties, key=str.lower)
+            for key in sorted(form.properties, key=str.lower)
         ]
         first = self._add(f'("," {other})*' if other else '""')
         before = self._add(f'({other} ("," {other})*)?' if other else '""')
@@ -80,66 +103,61 @@ class ArgumentRules:
             first, before = self._add(more + skip_more), self._add(less + skip_less)
         return self._add(f'"{{" {before} "}}"')
 
-    def _other_pair(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int
-    ) -> str | None:
+    def _other_pair(self, form: ObjectForm, root: Root, depth: int) -> str | None:
         """A property that the schema does not name, if there may be one."""
-        value = schema.get("additionalProperties", True)
-        if value is False:
-            return None
-        shown = "any_value"
-        if isinstance(value, Mapping) and value and depth < MOST_DEEP:
-            shown = self._value(value, root, depth + 1)
-        names = "|".join(map(re.escape, schema.get("properties", {})))
-        key = self._add(f"/{KEY}/" + (f" & ~/{names}/" if names else ""), "KEY")
-        return self._add(f'{key} ":" {shown}')
+        others = [(f" & /{in_slashes(whole_pattern(one))}/", value) for one, value in form.patterns]
+        if form.other is not False:
+            others.append(("", form.other))
+        taken = "|".join(map(re.escape, form.properties))
+        but = f" & ~/{in_slashes(taken)}/" if taken else ""
+        made = []
+        for names, value in others:
+            key = self._add(f"/{KEY}/{names}{but}", "KEY")
+            made.append(f'{key} ":" {self._value(value, root, depth + 1)}')
+        return self._add(" | ".join(made)) if made else None
 
-    def _value(self, schema: Any, root: Mapping[str, Any], depth: int) -> str:
-        found = PropertySchema(schema, root)
-        choices = found.choices()
-        if choices is not None:
-            return self._add(" | ".join(self._shown(one) for one in choices))
-        return self._add(" | ".join(self._kinds(found, root, depth)))
+    def _value(self, schema: Any, root: Root, depth: int) -> str:
+        if depth > MOST_DEEP or schema is True or schema == {}:
+            return "any_value"
+        grammar = TextGrammar.of(schema)
+        if grammar is not None:
+            return self._add(f"{self._begin} {text_rule(grammar)} {self._begin}")
+        forms = alternatives(schema, root)
+        if not forms:
+            raise GrammarError("nothing obeys the schema of a property")
+        shown = dict.fromkeys(one for parts in forms for one in self._kinds(parts, root, depth))
+        return self._add(" | ".join(shown))
 
-    def _kinds(self, found: PropertySchema, root: Mapping[str, Any], depth: int) -> Iterator[str]:
-        if found.types <= SCALARS:
-            yield f"%json {styled(found.standalone())}"
+    def _kinds(self, parts: Parts, root: Root, depth: int) -> Iterator[str]:
+        values = values_of(parts)
+        if values is not None:
+            yield from map(self._shown, values)
             return
-        schema = found.resolved()
-        if "string" in found.types:
-            yield self._string(found)
-        if scalars := found.types & SCALARS:
-            yield f"%json {styled({'type': sorted(scalars)})}"
-        if "object" in found.types:
-            named = {"properties", "additionalProperties"} & schema.keys() and depth < MOST_DEEP
-            yield self._object(schema, root, depth) if named else "any_object"
-        if "array" in found.types:
-            yield self._list(schema, root, depth)
+        types = types_of(parts)
+        if "string" in types:
+            text = "string_end"
+            if any(map(says_something, parts)):
+                text = self._strings.of([self._strings.pattern(parts)])
+            yield f"{self._begin} {text}"
+        if scalars := types & SCALARS:
+            yield json_value(parts, scalars, root)
+        if "object" in types:
+            form = object_form(parts)
+            yield "any_object" if form.is_any else self._object(form, root, depth)
+        if "array" in types:
+            yield self._list(parts, root, depth)
 
-    def _string(self, found: PropertySchema) -> str:
-        if found.grammar is not None:
-            return f"{self._begin} {text_rule(found.grammar)} {self._begin}"
-        lengths = found.lengths()
-        if lengths is None:
-            return f"{self._begin} string_end"
-        name = self._name()
-        text = f"/(.|\\n){{{lengths[0]},{lengths[1]}}}/"
-        self.rules.append(text_up_to(name, self._quote, self._tokenizer, text))
-        return f"{self._begin} {name}"
-
-    def _list(self, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
-        items = schema.get("items", True)
-        item = "any_value"
-        if isinstance(items, Mapping) and items and depth < MOST_DEEP:
-            item = self._value(items, root, depth + 1)
-        least, most = schema.get("minItems", 0), schema.get("maxItems", MOST_ITEMS)
-        counted = type(least) is int and type(most) is int and 0 <= least <= most <= MOST_ITEMS
-        if most == 0 and counted:
-            return '"[]"'
-        if not counted or (least, most) == (0, MOST_ITEMS):
-            return f'"[" ({item} ("," {item})*)? "]"'
-        some = f'{item} ("," {item}){{{max(least, 1) - 1},{most - 1}}}'
-        return f'"[" {some} "]"' if least else f'"[" ({some})? "]"'
+    def _list(self, parts: Parts, root: Root, depth: int) -> str:
+        items = [part["items"] for part in parts if isinstance(part.get("items"), Mapping)]
+        if any("prefixItems" in part or isinstance(part.get("items"), list) for part in parts):
+            raise GrammarError("prefixItems has no form here; accepted: items")
+        item = self._value(together(items), root, depth + 1) if items else "any_value"
+        least = max((part.get("minItems", 0) for part in parts), default=0)
+        most = min((part["maxItems"] for part in parts if "maxItems" in part), default=None)
+        try:
+            return list_rule(item, ",", least, most)
+        except NotEnforceableError as error:
+            raise GrammarError(str(error)) from None
 
     def _shown(self, value: Any) -> str:
         """One value as it is written, strings between tokens."""

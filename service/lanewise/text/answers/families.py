@@ -339,6 +339,8 @@ def _format_of(text: str) -> AnswerFormat:
     if harmony.is_harmony(text):
         return HARMONY
     in_system = re.search(r"message\[['\"]tools['\"]\]|message\.tools\b", text) is not None
+    if re.search(r"\bif tools\b|(?<!['\"])\btools is ", text):  # it has a place of its own for them
+        in_system = False
     return PlainFormat(call_format(text), thinking_tags(text), in_system, content_tags(text))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lanewise.text.answers.calls import Parameters, argument_schema
 from lanewise.text.answers.rules import quoted
 from lanewise.text.answers.values import TextGrammar
-from lanewise.text.grammar import styled
+from lanewise.text.grammar import rule_of_json
 from lanewise.text.quoted_grammar import quoted_grammar
 
 
@@ -25,14 +25,14 @@ def arguments_rule(parameters: Parameters) -> str:
         if TextGrammar.of(schema) is not None:
             before = f"{{{json.dumps(key, ensure_ascii=False)}: "
             return f"{quoted(before)} {json_rule(schema)} {quoted('}')}"
-    return f"%json {styled(argument_schema(parameters))}"
+    return rule_of_json(argument_schema(parameters))
 
 
 def json_rule(schema: Any) -> str:
     """The JSON of one value."""
     grammar = TextGrammar.of(schema)
     if grammar is None or grammar.syntax == "regex":  # which is the schema's pattern too
-        return f"%json {styled(schema)}"
+        return rule_of_json(schema)
     quote = quoted('"')
     return f"{quote} {_nested(quoted_grammar(grammar.definition))} {quote}"
 
@@ -41,8 +41,12 @@ def text_rule(grammar: TextGrammar) -> str:
     """A text as it is."""
     if grammar.syntax == "lark":
         return _nested(grammar.definition)
-    escaped = re.sub(r"(\\.)|(/)|(\n)", _in_slashes, grammar.definition, flags=re.DOTALL)
-    return f"/{escaped}/"
+    return f"/{in_slashes(grammar.definition)}/"
+
+
+def in_slashes(pattern: str) -> str:
+    """A regular expression as it is written between slashes."""
+    return re.sub(r"(\\.)|(/)|(\n)", _in_slashes, pattern, flags=re.DOTALL)
 
 
 def without_grammars(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lanewise.text.answers.alternatives import Root
 from lanewise.text.answers.calls import (
     LONGEST_HEAD,
     CallFormat,
     CallParser,
-    Parameters,
     Tools,
     argument_schema,
 )
 from lanewise.text.answers.grammar_values import json_rule
+from lanewise.text.answers.objects import UNKNOWN, ObjectForm, Readers, object_forms
 from lanewise.text.answers.rules import calls_again, quoted, symbols
 from lanewise.text.answers.values import PropertySchema
 from lanewise.text.answers.values import quoted as json_text
-from lanewise.text.grammar import GrammarError, styled
+from lanewise.text.grammar import GrammarError, rule_of_json
 from lanewise.text.tokenizer import Tokenizer
 
 # Nothing is given back, or much white space would be tried in all ways.
@@ -52,8 +53,12 @@ class PythonCalls(CallFormat):
         before, after = map(quoted, self.brackets)
         rules.insert(0, f"calls: {before} {body} {after} {symbols(self.end, tokenizer)}")
         for i, (name, parameters) in enumerate(tools.items()):
-            rules.append(f'call_{i}: {quoted(name)} "(" call_{i}_first_0 ")"')
-            rules += _arguments(f"call_{i}", parameters, self.json_words)
+            schema = argument_schema(parameters)
+            forms = object_forms(schema, schema)
+            begins = " | ".join(f"call_{i}_{j}_first_0" for j in range(len(forms)))
+            rules.append(f'call_{i}: {quoted(name)} "(" ({begins}) ")"')
+            for j, form in enumerate(forms):
+                rules += _arguments(f"call_{i}_{j}", form, schema, self.json_words)
         return rules
 
     def parser(self, tools: Tools) -> CallParser:
@@ -72,12 +77,9 @@ OLMO = PythonCalls(
 )
 
 
-def _arguments(rule: str, parameters: Parameters, json_words: bool) -> Iterator[str]:
+def _arguments(rule: str, form: ObjectForm, schema: Root, json_words: bool) -> Iterator[str]:
     """Rules of all arguments in their order: ``first_0`` before any, ``next_i`` after some."""
-    schema = argument_schema(parameters)
-    properties, required = schema.get("properties", {}), schema.get("required", ())
-    if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-        raise GrammarError("properties is an object and required an array")
+    properties, required = form.properties, form.required
     for i, (key, value) in enumerate(properties.items()):
         if KEY_START.fullmatch(key) is None or key != key.strip():
             raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
@@ -101,7 +103,7 @@ def _value_rule(schema: PropertySchema, json_words: bool) -> str:
         return " | ".join(map(quoted, shown))
     if schema.grammar is not None:
         return json_rule(schema.standalone())
-    return f"%json {styled(schema.standalone())}"
+    return rule_of_json(schema.standalone())
 
 
 def _python(value: object) -> str:
@@ -143,7 +145,7 @@ class _PythonCallParser(CallParser):
         super().__init__(form.begin)
         self._form = form
         self._tools = tools
-        self._schemas: dict[str, PropertySchema] = {}  # of the properties of this function
+        self._readers = UNKNOWN  # of the properties of this function
         self._key = ""  # empty: of a value without a name, which no schema has
         self._value_parts: list[str] = []
         self._value_end = _ValueEnd()
@@ -158,10 +160,7 @@ class _PythonCallParser(CallParser):
         self._log.start(match[1])
         self._log.add("{")
         self._is_first = True
-        parameters = self._tools.get(match[1]) or {}
-        properties = parameters.get("properties")
-        found = properties if isinstance(properties, Mapping) else {}
-        self._schemas = {key: PropertySchema(value, parameters) for key, value in found.items()}
+        self._readers = Readers.of(self._tools[match[1]]) if match[1] in self._tools else UNKNOWN
         return True
 
     def _arguments(self) -> bool:
@@ -198,7 +197,7 @@ class _PythonCallParser(CallParser):
         text = "".join(self._value_parts).strip()
         self._value_parts.clear()
         if self._key:
-            self._log.add(_json_of(text, self._schemas.get(self._key)))
+            self._log.add(_json_of(text, self._readers.find(self._key)))
         self._state = self._arguments
         return True
 
@@ -220,11 +219,11 @@ class _PythonCallParser(CallParser):
         return True
 
 
-def _json_of(text: str, schema: PropertySchema | None) -> str:
+def _json_of(text: str, schema: PropertySchema) -> str:
     """The JSON of a value that is JSON or a literal of Python; anything else is a string."""
     for read in (json.loads, ast.literal_eval):
         try:
             return json.dumps(read(text), ensure_ascii=False, allow_nan=False)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             continue
-    return json_text(text) if schema is None else schema.to_json(text)
+    return schema.to_json(text)

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from lanewise.text.answers.alternatives import Root
 from lanewise.text.answers.calls import (
     LONGEST_HEAD,
     CallFormat,
     CallParser,
-    Parameters,
     Tools,
     argument_schema,
     split_at,
 )
-from lanewise.text.answers.grammar_values import text_rule
+from lanewise.text.answers.grammar_values import in_slashes
+from lanewise.text.answers.objects import UNKNOWN, ObjectForm, Readers, object_forms
 from lanewise.text.answers.rules import calls_again, quoted, symbols, text_up_to
-from lanewise.text.answers.values import PropertySchema
+from lanewise.text.answers.string_rules import whole_pattern
+from lanewise.text.answers.text_values import TextValues
 from lanewise.text.grammar import GrammarError, styled
 from lanewise.text.tokenizer import Tokenizer
 
 NAME = r'[^<>"\s]+'
 KEY = r'[^<>"\n]+'
-UNKNOWN = PropertySchema(True)  # of a property that no schema has
 
 
 @dataclass(frozen=True)
@@ -68,39 +69,46 @@ class TaggedCalls(CallFormat):
         """A rule for each function and for each of its properties."""
         rules = calls_again(tools, f"\n{self.begin}", tokenizer, parallel=parallel)
         rules.append(text_up_to("free_value", self.around_value[1], tokenizer))
+        values = TextValues(self._value_end, self.around_value[1], "free_value", tokenizer)
         for i, (name, parameters) in enumerate(tools.items()):
-            rules += self._function(f"call_{i}", name, parameters, tokenizer)
-        return rules
+            schema = argument_schema(parameters)
+            styled(schema)  # what no grammar can enforce is an error in all of them
+            forms = object_forms(schema, schema)
+            names = [f"call_{i}_{j}" for j in range(len(forms))]
+            for one, form in zip(names, forms, strict=True):
+                rules += self._arguments(one, form, schema, values, tokenizer)
+            open_name, close_name = self.around_name
+            begin = f"{self.line}{open_name}{name}{close_name}" if open_name else name
+            end = "".join(self.line + part for part in (self.function_end, self.end) if part)
+            body = " | ".join(names)
+            rules.append(
+                f"call_{i}: {symbols(begin, tokenizer)} ({body}) {symbols(end, tokenizer)}"
+            )
+        return rules + values.rules
 
-    def _function(
-        self, rule: str, name: str, parameters: Parameters, tokenizer: Tokenizer
+    def _arguments(
+        self, rule: str, form: ObjectForm, root: Root, values: TextValues, tokenizer: Tokenizer
     ) -> Iterator[str]:
-        schema = argument_schema(parameters)
-        properties = schema.get("properties", {})
-        required = schema.get("required", ())
-        if not isinstance(properties, Mapping) or not isinstance(required, list | tuple):
-            raise GrammarError("properties is an object and required an array")
+        """``rule``: the properties in their order, then others if there may be some."""
         before, after = self._around_keys()
         parts = []
-        for i, (key, value) in enumerate(properties.items()):
+        for i, (key, value) in enumerate(form.properties.items()):
             if re.fullmatch(KEY, key) is None:
                 raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
-            parts.append(f"{rule}_{i}" if key in required else f"{rule}_{i}?")
-            found = PropertySchema(value, schema)
-            value_rule = self._value_rule(found, tokenizer)
-            if lengths := found.lengths():
-                value_rule = f"{rule}_{i}_text"
-                text = f"/(.|\\n){{{lengths[0]},{lengths[1]}}}/"
-                yield text_up_to(value_rule, self._value_end, tokenizer, text)
-            yield f"{rule}_{i}: {symbols(before + key + after, tokenizer)} {value_rule}"
-        if schema.get("additionalProperties") is not False:
-            parts.append(f"{rule}_more*")
-            key_rule = f"{symbols(before, tokenizer)} /{KEY}/ {symbols(after, tokenizer)}"
-            yield f"{rule}_more: {key_rule} free_value"
-        open_name, close_name = self.around_name
-        begin = f"{self.line}{open_name}{name}{close_name}" if open_name else name
-        end = "".join(self.line + part for part in (self.function_end, self.end) if part)
-        yield f"{rule}: {symbols(begin, tokenizer)} {' '.join(parts)} {symbols(end, tokenizer)}"
+            parts.append(f"{rule}_{i}" if key in form.required else f"{rule}_{i}?")
+            head = symbols(before + key + after, tokenizer)
+            yield f"{rule}_{i}: {head} {values.of(value, root)}"
+        others = [(f"/{KEY}/ & /{in_slashes(whole_pattern(one))}/", v) for one, v in form.patterns]
+        if form.other is not False:
+            others.append((f"/{KEY}/", form.other))
+        taken = "|".join(map(re.escape, form.properties))
+        for j, (names, value) in enumerate(others):
+            parts.append(f"{rule}_more_{j}*")
+            terminal = f"{rule}_key_{j}".upper()
+            yield f"{terminal}: {names}" + (f" & ~/{in_slashes(taken)}/" if taken else "")
+            key_rule = f"{symbols(before, tokenizer)} {terminal} {symbols(after, tokenizer)}"
+            yield f"{rule}_more_{j}: {key_rule} {values.of(value, root)}"
+        yield f"{rule}: {' '.join(parts) or quoted('')}"
 
     def _around_keys(self) -> tuple[str, str]:
         """What is written before a key, and from there to the value."""
@@ -111,18 +119,6 @@ class TaggedCalls(CallFormat):
     @property
     def _value_end(self) -> str:
         return ("\n" if self.value_lines else "") + self.around_value[1]
-
-    def _value_rule(self, schema: PropertySchema, tokenizer: Tokenizer) -> str:
-        end = self._value_end
-        choices = schema.choices()
-        if choices is not None:
-            texts = (one if isinstance(one, str) else json.dumps(one) for one in choices)
-            return f"({' | '.join(map(quoted, texts))}) {symbols(end, tokenizer)}"
-        if schema.grammar is not None:
-            return f"{text_rule(schema.grammar)} {symbols(end, tokenizer)}"
-        if schema.takes_text:
-            return "free_value"
-        return f"%json {styled(schema.standalone())} {symbols(end, tokenizer)}"
 
     def openings(self, tools: Tools) -> tuple[str, ...]:
         """What is before names; where that is nothing, the names and what is behind them."""
@@ -180,8 +176,8 @@ class _TaggedCallParser(CallParser):
         super().__init__(form.begin, openings=form.openings(tools))
         self._form = form
         self._tools = tools
-        self._schemas: dict[str, PropertySchema] = {}  # of the properties of this function
-        self._schema = UNKNOWN
+        self._readers = UNKNOWN  # of the properties of this function
+        self._schema = UNKNOWN.other
         self._value_parts: list[str] = []  # of a value that is no string
         self._is_first = True  # of a function's properties
         self._at_start = False  # of a value
@@ -208,10 +204,8 @@ class _TaggedCallParser(CallParser):
         self._log.start(name)
         self._log.add("{")
         self._is_first = True
-        parameters = self._tools.get(name) or {}
-        properties = parameters.get("properties")
-        found = properties if isinstance(properties, Mapping) else {}
-        self._schemas = {key: PropertySchema(value, parameters) for key, value in found.items()}
+        # What nobody has named is of any type.
+        self._readers = Readers.of(self._tools[name]) if name in self._tools else UNKNOWN
         self._state = self._properties
 
     def _properties(self) -> bool:
@@ -240,7 +234,7 @@ class _TaggedCallParser(CallParser):
     def _begin_value(self, key: str) -> None:
         comma = "" if self._is_first else ", "
         self._is_first = False
-        self._schema = self._schemas.get(key, UNKNOWN)
+        self._schema = self._readers.find(key)
         quote = '"' if self._schema.is_text else ""
         self._log.add(f"{comma}{json.dumps(key, ensure_ascii=False)}: {quote}")
         self._at_start, self._held_line = self._form.value_lines, ""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lanewise.api.conversations import FunctionSpec, Tool, left_out
 from lanewise.api.dialects.openai_fields import (
     JSON_OBJECT,
     constraint_of,
@@ -12,9 +13,9 @@ from lanewise.api.dialects.openai_fields import (
 from lanewise.api.dialects.responses.items import JsonItem, as_messages, kept
 from lanewise.api.dialects.responses.schema import (
     CustomTool,
-    FunctionTool,
     GrammarInput,
     ItemReference,
+    Offered,
     ResponsesRequest,
 )
 from lanewise.api.errors import BadRequestError
@@ -28,7 +29,7 @@ from lanewise.api.generation.ask import (
     ToolUse,
 )
 from lanewise.api.generation.custom_tools import as_function
-from lanewise.api.schemas import Tool
+from lanewise.api.schemas import MAX_NAME, MAX_NAMES
 from lanewise.text.answers.values import TextGrammar
 from lanewise.text.grammar import GrammarSource
 
@@ -66,7 +67,8 @@ def not_kept(i: int, name: str) -> BadRequestError:
 
 def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
     """What a request asks for, whose whole conversation is ``items``."""
-    messages = as_messages(items, body.instructions)
+    foreign: set[str] = set()
+    messages = as_messages(items, body.instructions, foreign)
     if not messages:
         raise BadRequestError("input: there is nothing to answer", param="input")
     return Ask(
@@ -88,7 +90,14 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
         priority=body.priority,
         last_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt,
+        notices=(*left_out(body.every_tool), *_left_out_items(foreign)),
     )
+
+
+def _left_out_items(kinds: set[str]) -> Iterator[str]:
+    if kinds:
+        shown = ", ".join(kind[:MAX_NAME] for kind in sorted(kinds)[:MAX_NAMES])
+        yield f"input: items left out, for only their servers can tell of them: {shown}"
 
 
 def _logprobs_of(body: ResponsesRequest) -> int | None:
@@ -98,16 +107,15 @@ def _logprobs_of(body: ResponsesRequest) -> int | None:
 
 
 def _tools_of(body: ResponsesRequest) -> ToolUse:
-    made = {tool.name: _as_tool(tool) for tool in body.tools}
+    offered = list(body.offered)
+    made = {one.name: _as_tool(one) for one in offered}
+    callable_names = body.callable_names
     return ToolUse(
         listed=list(made.values()),
-        callable=[made[tool.name] for tool in body.callable_tools],
+        callable=[tool for name, tool in made.items() if name in callable_names],
         required=body.requires_a_call,
         parallel=body.parallel_tool_calls and not _is_one(body),
-        params=[
-            f"tools[{i}].{'format' if isinstance(tool, CustomTool) else 'parameters'}"
-            for i, tool in enumerate(body.tools)
-        ],
+        params=[one.param for one in offered],
     )
 
 
@@ -115,16 +123,23 @@ def _is_one(body: ResponsesRequest) -> bool:
     return body.requires_a_call and body.chosen is not None and len(body.chosen) == 1
 
 
-def _as_tool(tool: FunctionTool | CustomTool) -> Tool:
+def _as_tool(offered: Offered) -> Tool:
+    tool = offered.tool
     if isinstance(tool, CustomTool):
         form = tool.format
         grammar = None
         if isinstance(form, GrammarInput):
             grammar = TextGrammar(form.syntax, form.definition)
-        function = as_function(tool.name, tool.description, grammar)
-    else:
-        function = tool.model_dump(exclude={"type"}, exclude_none=True)
-    return Tool.model_validate({"type": "function", "function": function})
+        function = as_function(offered.name, tool.description, grammar)
+        return Tool.model_validate({"type": "function", "function": function})
+    # Names of namespaces and tools may be longer together than one is.
+    spec = FunctionSpec.model_construct(
+        name=offered.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return Tool.model_construct(type="function", function=spec)
 
 
 def _constraint_of(body: ResponsesRequest) -> Constraint | None:

@@ -1,18 +1,21 @@
 """``/v1/responses`` and what is kept of it."""
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from lanewise.api.conversations import Message
 from lanewise.api.dialects.responses.asking import ask_of, own_items
+from lanewise.api.dialects.responses.compacting import REQUEST, CompactRequest, CompactWire
 from lanewise.api.dialects.responses.items import JsonItem, with_ids
 from lanewise.api.dialects.responses.kept import SHOWN, Kept, items_before, stored
 from lanewise.api.dialects.responses.schema import ResponsesRequest
 from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
 from lanewise.api.errors import BadRequestError, NotFoundError
 from lanewise.api.generation import path
-from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.ask import Ask, Conversation, Delivery
 from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.writing import dumps_long
@@ -49,13 +52,44 @@ class Exchange:
             repeats=True,
         )
 
+    @property
+    def compacting(self) -> Dialect[CompactRequest]:
+        """The same of a conversation that is to become shorter."""
+        return Dialect(
+            name=compact_response.__name__,
+            summary="Make a conversation shorter",
+            body=CompactRequest,
+            ask=self.ask_for_summary,
+            wire=lambda about: CompactWire(about, self._items),
+            look_up=self._kept.look_up,
+            repeats=True,
+        )
+
+    @property
+    def _items(self) -> list[JsonItem]:
+        return [*self._before, *self._own]
+
     def ask(self, body: ResponsesRequest) -> Ask:
         """What a request asks for, after all that it goes on from."""
         self._body = body
         self._before = self._kept.before()
         self._kept.read()
         self._own = own_items(body, self._kept.item)
-        return ask_of(body, [*self._before, *self._own])
+        return ask_of(body, self._items)
+
+    def ask_for_summary(self, body: CompactRequest) -> Ask:
+        """A summary of all that; its prompt begins as the conversation does."""
+        made = self.ask(body)
+        assert isinstance(made.input, Conversation)
+        wanted = Message.model_validate({"role": "user", "content": REQUEST})
+        messages = [*made.input.messages, wanted]
+        return replace(
+            made,
+            input=replace(made.input, messages=messages, drops_oldest=True),
+            tools=replace(made.tools, callable=(), required=False),
+            constraint=None,
+            delivery=Delivery(),
+        )
 
     def wire(self, about: About) -> ResponsesWire:
         """What writes the answer."""
@@ -82,6 +116,19 @@ async def create_response(request: Request, state: ServerState) -> Response:
     """Answer a conversation of items."""
     exchange = Exchange(state, request.scope["client_number"], hold_of(request))
     return await path.answer(request, state, exchange.dialect)
+
+
+async def compact_response(request: Request, state: ServerState) -> Response:
+    """A conversation as its user's words and a summary."""
+    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    return await path.answer(request, state, exchange.compacting)
+
+
+async def count_input_tokens(request: Request, state: ServerState) -> Response:
+    """How many tokens the conversation has that a request would be answered to."""
+    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    named = {"object": "response.input_tokens"}
+    return await path.count(request, state, exchange.dialect, **named)
 
 
 def _stored(request: Request, state: ServerState) -> Stored:

@@ -7,9 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lanewise.api.conversations import Message
+from lanewise.api.dialects.responses.foreign import call_of, output_of, summary_of
 from lanewise.api.dialects.responses.schema import (
     CustomCallItem,
     CustomOutputItem,
+    ForeignItem,
     FunctionCallItem,
     FunctionOutputItem,
     InputItem,
@@ -17,13 +20,14 @@ from lanewise.api.dialects.responses.schema import (
     Part,
     ReasoningItem,
     RefusalPart,
+    full_name,
 )
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.custom_tools import INPUT
-from lanewise.api.schemas import Message
 
 JsonItem = dict[str, Any]
 
+SUMMARY = "A summary of the conversation before:\n"
 # What ids of items begin with, for people.
 PREFIXES = {
     "message": "msg",
@@ -44,10 +48,14 @@ def kept(item: InputItem) -> JsonItem:
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             shown |= {"type": "message", "role": role, "status": "completed"}
             shown["content"] = [_part(part, kind) for part in parts]
-        case FunctionCallItem(call_id=call_id, name=name, arguments=arguments):
-            shown |= {"type": item.type, "call_id": call_id, "name": name, "arguments": arguments}
-        case CustomCallItem(call_id=call_id, name=name, input=text):
-            shown |= {"type": item.type, "call_id": call_id, "name": name, "input": text}
+        case FunctionCallItem() | CustomCallItem():
+            shown |= {"type": item.type, "call_id": item.call_id, "name": item.name}
+            if item.namespace:
+                shown["namespace"] = item.namespace
+            if isinstance(item, FunctionCallItem):
+                shown["arguments"] = item.arguments
+            else:
+                shown["input"] = item.input
         case FunctionOutputItem() | CustomOutputItem():
             output = item.output
             text = output if isinstance(output, str) else "".join(map(_text, output))
@@ -55,6 +63,8 @@ def kept(item: InputItem) -> JsonItem:
         case ReasoningItem(content=content):
             parts = [{"type": "reasoning_text", "text": part.text} for part in content]
             shown |= {"type": item.type, "summary": [], "content": parts}
+        case ForeignItem():
+            shown |= {"type": item.type, **(item.model_extra or {})}
     return shown
 
 
@@ -70,8 +80,10 @@ def _part(part: Any, kind: str) -> JsonItem:
     return made | {"annotations": [], "logprobs": []} if kind == "output_text" else made
 
 
-def as_messages(items: Iterable[JsonItem], instructions: str | None) -> list[Message]:
-    """What the chat template gets.
+def as_messages(
+    items: Iterable[JsonItem], instructions: str | None, left_out: set[str]
+) -> list[Message]:
+    """What the chat template gets; ``left_out`` are types of items that it does not get.
 
     What the model has thought, said and called in one turn is one message. Instructions and the
     first messages of system and developer are one too: many templates take no more.
@@ -90,11 +102,32 @@ def as_messages(items: Iterable[JsonItem], instructions: str | None) -> list[Mes
                     turn = _turn(made, "reasoning_content", "content", "tool_calls")
                     turn["reasoning_content"] = text
             case "function_call" | "custom_tool_call":
-                names[item["call_id"]] = item["name"]
-                _turn(made).setdefault("tool_calls", []).append(_call(item))
-            case _:
+                call = _call(item)
+                names[item["call_id"]] = call["function"]["name"]
+                _turn(made).setdefault("tool_calls", []).append(call)
+            case "function_call_output" | "custom_tool_call_output":
                 made.append(_output(item, names))
+            case kind if not _add_foreign(item, made, names):
+                left_out.add(kind)
     return [Message.model_validate(message) for message in made]
+
+
+def _add_foreign(item: JsonItem, made: list[dict[str, Any]], names: dict[str, str]) -> bool:
+    """Tell what a tool did that this server does not have; whether there is anything to tell."""
+    summary = summary_of(item)
+    if summary is not None:
+        made.append({"role": "user", "content": SUMMARY + summary})
+        return True
+    call, output, id_ = call_of(item), output_of(item), item.get("call_id")
+    if call is not None:
+        names[call.id], id_ = call.name, call.id
+        function = {"name": call.name, "arguments": call.arguments}
+        shown = {"id": call.id, "type": "function", "function": function}
+        _turn(made).setdefault("tool_calls", []).append(shown)
+    if output is not None and id_ in names:
+        made.append({"role": "tool", "content": output, "tool_call_id": id_, "name": names[id_]})
+        return True
+    return call is not None
 
 
 def _add_message(item: JsonItem, made: list[dict[str, Any]]) -> None:
@@ -121,7 +154,8 @@ def _call(item: JsonItem) -> dict[str, Any]:
     arguments = item.get("arguments")
     if arguments is None:
         arguments = json.dumps({INPUT: item["input"]}, ensure_ascii=False)
-    function = {"name": item["name"], "arguments": arguments}
+    name = full_name(item.get("namespace", ""), item["name"])
+    function = {"name": name, "arguments": arguments}
     return {"id": item["call_id"], "type": "function", "function": function}
 
 
@@ -144,4 +178,4 @@ def with_ids(items: Sequence[JsonItem], answer: str, first: int = 0) -> Iterator
 
 def item_id(kind: str, answer: str, number: int) -> str:
     """The id of one of the items of an answer and of what was asked for it."""
-    return f"{PREFIXES[kind]}_{answer}{number:04x}"
+    return f"{PREFIXES.get(kind, 'item')}_{answer}{number:04x}"

@@ -4,9 +4,9 @@ Streams send the events, whole answers have the items: both are made here, of th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lanewise.api.dialects.responses.items import JsonItem, item_id
 from lanewise.api.generation.custom_tools import InputReader
@@ -17,6 +17,14 @@ from lanewise.engine.stream import Sampled
 
 Told = tuple[str, dict[str, Any]]  # an event's name, without "response.", and its members
 Logprobs = list[dict[str, Any]]
+
+
+class Named(NamedTuple):
+    """A tool as its client knows it."""
+
+    name: str
+    namespace: str = ""
+    is_custom: bool = False
 
 
 class Growing(ABC):
@@ -125,14 +133,15 @@ class FunctionCall(Growing):
 
     kind, told, field = "function_call", "function_call_arguments", "arguments"
 
-    def __init__(self, id_: str, index: int, call_id: str, name: str) -> None:
+    def __init__(self, id_: str, index: int, call_id: str, tool: Named) -> None:
         super().__init__(id_, index)
-        self._call_id, self._name = call_id, name
+        self._call_id, self._name = call_id, tool.name
+        self._where = {"namespace": tool.namespace} if tool.namespace else {}
 
     def item(self, status: str) -> JsonItem:
         """With the arguments so far."""
         head = {"id": self.id, "type": self.kind, "status": status, self.field: self.text}
-        return head | {"call_id": self._call_id, "name": self._name}
+        return head | {"call_id": self._call_id, "name": self._name, **self._where}
 
     def push(self, arguments: str) -> Iterator[Told]:
         """More of the JSON of its arguments."""
@@ -150,8 +159,8 @@ class CustomCall(FunctionCall):
 
     kind, told, field = "custom_tool_call", "custom_tool_call_input", "input"
 
-    def __init__(self, id_: str, index: int, call_id: str, name: str) -> None:
-        super().__init__(id_, index, call_id, name)
+    def __init__(self, id_: str, index: int, call_id: str, tool: Named) -> None:
+        super().__init__(id_, index, call_id, tool)
         self._reader = InputReader()
 
     def push(self, arguments: str) -> Iterator[Told]:
@@ -162,11 +171,11 @@ class CustomCall(FunctionCall):
 class Output:
     """All items of an answer."""
 
-    def __init__(self, about: About, custom: Collection[str], first_number: int) -> None:
+    def __init__(self, about: About, tools: Mapping[str, Named], first_number: int) -> None:
         self.items: list[JsonItem] = []  # that are complete, in the end all
         self.reason: str | None = None  # why it has ended
         self._about = about
-        self._custom = custom
+        self._tools = tools  # by what the model knows them by
         self._first_number = first_number  # of its items' ids
         self._growing: Growing | None = None
         self._tokens: list[Sampled] = []  # of text that did not come yet
@@ -186,8 +195,9 @@ class Output:
                         yield from self._begin(self._new(Reasoning))
                     yield from self._more(text)
                 case CallBegins(_, id_, name, arguments):
-                    call = CustomCall if name in self._custom else FunctionCall
-                    yield from self._begin(self._new(call, id_, name))
+                    tool = self._tools.get(name, Named(name))
+                    call = CustomCall if tool.is_custom else FunctionCall
+                    yield from self._begin(self._new(call, id_, tool))
                     yield from self._push(arguments)
                 case CallArguments(_, text):
                     yield from self._push(text)
@@ -207,7 +217,7 @@ class Output:
         )
         yield from self._end("incomplete" if is_cut else "completed")
 
-    def _new(self, kind: Any, *others: str) -> Growing:
+    def _new(self, kind: Any, *others: Any) -> Growing:
         number = len(self.items) + (self._growing is not None)
         id_ = item_id(kind.kind, self._about.id, self._first_number + number)
         made: Growing = kind(id_, number, *others)

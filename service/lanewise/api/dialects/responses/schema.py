@@ -1,19 +1,22 @@
 """What a request to ``/v1/responses`` may contain."""
 
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import Field, Tag, field_validator, model_validator
+from pydantic import ConfigDict, Field, Tag, field_validator, model_validator
 
+from lanewise.api.conversations import ForeignTool, FunctionSpec
 from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     NOT_SUPPORTED_NOW,
     Count,
     Effort,
     FirstProblemOnly,
-    FunctionSpec,
     GenerationFields,
+    SchemaObject,
     Strict,
+    Strings,
     by_type,
     refuse,
 )
@@ -71,6 +74,7 @@ class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str = ""
     arguments: str
 
 
@@ -88,6 +92,7 @@ class CustomCallItem(Item):
     type: Literal["custom_tool_call"]
     call_id: str
     name: str
+    namespace: str = ""
     input: str
 
 
@@ -107,6 +112,14 @@ class ReasoningItem(Item):
     content: Annotated[list[InputTextPart], FirstProblemOnly()] = Field(default_factory=list)
 
 
+class ForeignItem(Item):
+    """What a tool of another server's did, or something else that we do not know."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
 class ItemReference(Strict):
     """An item of a response that is kept."""
 
@@ -122,7 +135,9 @@ ITEMS = (
     CustomOutputItem,
     ReasoningItem,
     ItemReference,
+    ForeignItem,
 )
+TYPES = frozenset(get_args(item.model_fields["type"].annotation)[0] for item in ITEMS[:-1])
 InputItem = Annotated[
     Annotated[MessageItem, Tag("[message]")]
     | Annotated[FunctionCallItem, Tag("[function_call]")]
@@ -130,8 +145,9 @@ InputItem = Annotated[
     | Annotated[CustomCallItem, Tag("[custom_tool_call]")]
     | Annotated[CustomOutputItem, Tag("[custom_tool_call_output]")]
     | Annotated[ReasoningItem, Tag("[reasoning]")]
-    | Annotated[ItemReference, Tag("[item_reference]")],
-    by_type(_untyped),
+    | Annotated[ItemReference, Tag("[item_reference]")]
+    | Annotated[ForeignItem, Tag("[foreign]")],
+    by_type(_untyped, TYPES),
 ]
 
 
@@ -159,15 +175,57 @@ class CustomTool(Strict):
     """A tool that the model calls with a text."""
 
     type: Literal["custom"]
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str = ""
     format: TextInput | GrammarInput = Field(TextInput(type="text"), discriminator="type")
 
 
-AnyTool = Annotated[
-    Annotated[FunctionTool, Tag("[function]")] | Annotated[CustomTool, Tag("[custom]")],
-    by_type(),
+OWN_TYPES = ("function", "custom")
+OwnTool = FunctionTool | CustomTool
+AnyOwnTool = Annotated[
+    Annotated[FunctionTool, Tag("[function]")]
+    | Annotated[CustomTool, Tag("[custom]")]
+    | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "function", OWN_TYPES),
 ]
+
+
+class Namespace(Strict):
+    """Tools that belong together, as those of an MCP server."""
+
+    type: Literal["namespace"]
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str = ""
+    tools: Annotated[list[AnyOwnTool], FirstProblemOnly()] = Field(default_factory=list)
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("[function]")]
+    | Annotated[CustomTool, Tag("[custom]")]
+    | Annotated[Namespace, Tag("[namespace]")]
+    | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "function", (*OWN_TYPES, "namespace")),
+]
+
+
+def full_name(namespace: str, name: str) -> str:
+    """What the model knows a tool by."""
+    if not namespace:
+        return name
+    return namespace + ("" if namespace.endswith("__") else "__") + name
+
+
+class Offered(NamedTuple):
+    """A tool that the model gets to see."""
+
+    tool: OwnTool
+    namespace: str  # empty: none
+    param: str  # what clients call what it is called with
+
+    @property
+    def name(self) -> str:
+        """What the model knows it by."""
+        return full_name(self.namespace, self.tool.name)
 
 
 class NamedChoice(Strict):
@@ -175,6 +233,12 @@ class NamedChoice(Strict):
 
     type: Literal["function", "custom"]
     name: str
+    namespace: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """What the model knows the tool by."""
+        return full_name(self.namespace, self.name)
 
 
 class AllowedTools(Strict):
@@ -199,7 +263,7 @@ class TextFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = Field(None, max_length=64)
     description: str | None = None
-    json_schema: dict[str, Any] | bool | None = Field(None, alias="schema")
+    json_schema: SchemaObject | bool | None = Field(None, alias="schema")
     strict: bool = False
 
     @model_validator(mode="after")
@@ -220,20 +284,8 @@ class ReasoningConfig(Strict):
     """What is asked of reasoning; its summary is always empty, for all of it is in the answer."""
 
     effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
-
-
-Included = Literal[
-    "message.output_text.logprobs",
-    "reasoning.encrypted_content",
-    "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-]
 
 
 class ResponsesRequest(GenerationFields):
@@ -249,7 +301,7 @@ class ResponsesRequest(GenerationFields):
     max_tool_calls: int | None = Field(None, description="Of tools that this server has: none.")
     text: TextConfig = Field(default_factory=partial(TextConfig.model_validate, {}))
     reasoning: ReasoningConfig = Field(default_factory=partial(ReasoningConfig.model_validate, {}))
-    include: Annotated[list[Included], FirstProblemOnly()] = Field(default_factory=list)
+    include: Strings = Field(default_factory=list, description="What is not here is left out.")
     max_output_tokens: Count | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     metadata: dict[str, str] = Field(default_factory=dict)
@@ -262,6 +314,9 @@ class ResponsesRequest(GenerationFields):
     safety_identifier: str | None = None
     user: str | None = None
 
+    harmless: ClassVar[frozenset[str] | None] = (GenerationFields.harmless or frozenset()) | {
+        *("client_metadata", "prompt_cache_options")
+    }
     refused: ClassVar[tuple[str, ...]] = (
         *NOT_SUPPORTED_NOW,
         *("conversation", "prompt", "context_management", "moderation", "prompt_logprobs"),
@@ -294,32 +349,38 @@ class ResponsesRequest(GenerationFields):
             raise ValueError("accepted: keys of at most 64 characters with values of at most 512")
         return metadata
 
-    @field_validator("tools", mode="before")
-    @classmethod
-    def _only_tools_of_clients(cls, tools: Any) -> Any:
-        for i, tool in enumerate(tools if isinstance(tools, list) else ()):
-            kind = tool.get("type") if isinstance(tool, dict) else None
-            if isinstance(kind, str) and kind not in ("function", "custom"):
-                raise refuse(
-                    f"tools[{i}].type",
-                    f"{kind[:60]!r} is a tool that OpenAI's servers have and this one has not;"
-                    " accepted: function, custom",
-                )
-        return tools
-
     @model_validator(mode="after")
     def _check_tools(self) -> Self:
-        names = [tool.name for tool in self.tools]
+        offered = list(self.offered)
+        names = [one.name for one in offered]
         if len(set(names)) < len(names):
             raise refuse("tools", "two tools have the same name")
         if self.tool_choice == "required" and not names:
             raise refuse("tool_choice", "required without tools")
+        known = {(one.tool.type, one.name) for one in offered}
         for choice in self.chosen or ():
-            if not any((tool.type, tool.name) == (choice.type, choice.name) for tool in self.tools):
+            if (choice.type, choice.full_name) not in known:
                 raise refuse(
-                    "tool_choice", f"there is no {choice.type} {choice.name[:64]!r} among the tools"
+                    "tool_choice",
+                    f"there is no {choice.type} {choice.full_name[:64]!r} among the tools",
                 )
         return self
+
+    @property
+    def offered(self) -> Iterator[Offered]:
+        """The tools that the model gets to see."""
+        for i, tool in enumerate(self.tools):
+            if isinstance(tool, Namespace):
+                for j, inner in enumerate(tool.tools):
+                    yield from _offered(inner, tool.name, f"tools[{i}].tools[{j}]")
+            else:
+                yield from _offered(tool, "", f"tools[{i}]")
+
+    @property
+    def every_tool(self) -> Iterator[FunctionTool | CustomTool | ForeignTool]:
+        """All tools, those in namespaces too."""
+        for tool in self.tools:
+            yield from tool.tools if isinstance(tool, Namespace) else (tool,)
 
     @property
     def chosen(self) -> list[NamedChoice] | None:
@@ -329,12 +390,11 @@ class ResponsesRequest(GenerationFields):
         return self.tool_choice.tools if isinstance(self.tool_choice, AllowedTools) else None
 
     @property
-    def callable_tools(self) -> list[FunctionTool | CustomTool]:
+    def callable_names(self) -> set[str]:
         """The tools that the answer may call."""
         if self.chosen is not None:
-            names = {choice.name for choice in self.chosen}
-            return [tool for tool in self.tools if tool.name in names]
-        return [] if self.tool_choice == "none" else self.tools
+            return {choice.full_name for choice in self.chosen}
+        return set() if self.tool_choice == "none" else {one.name for one in self.offered}
 
     @property
     def requires_a_call(self) -> bool:
@@ -343,3 +403,10 @@ class ResponsesRequest(GenerationFields):
         if isinstance(choice, AllowedTools):
             return choice.mode == "required"
         return choice == "required" or isinstance(choice, NamedChoice)
+
+
+def _offered(tool: Any, namespace: str, at: str) -> Iterator[Offered]:
+    if isinstance(tool, CustomTool):
+        yield Offered(tool, namespace, f"{at}.format")
+    elif isinstance(tool, FunctionTool):
+        yield Offered(tool, namespace, f"{at}.parameters")

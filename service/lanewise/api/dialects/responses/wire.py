@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lanewise.api.dialects.responses.output import Output, Told
+from lanewise.api.dialects.responses.output import Named, Output, Told
 from lanewise.api.dialects.responses.schema import CustomTool, ResponsesRequest, TextFormat
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.dialect import About
-from lanewise.api.generation.events import Choice, Piece
+from lanewise.api.generation.events import Choice, Piece, Usage
 from lanewise.api.generation.writing import dumps_long
 from lanewise.text.sampling_defaults import SamplingDefaults
 
@@ -33,8 +33,11 @@ class ResponsesWire:
 
     def __init__(self, about: About, asked: Asked) -> None:
         self._about, self._asked = about, asked
-        custom = {tool.name for tool in asked.body.tools if isinstance(tool, CustomTool)}
-        self._output = Output(about, custom, asked.n_items)
+        tools = {
+            one.name: Named(one.tool.name, one.namespace, isinstance(one.tool, CustomTool))
+            for one in asked.body.offered
+        }
+        self._output = Output(about, tools, asked.n_items)
         self._same = _same(about, asked)
         self._n_events = 0
 
@@ -72,28 +75,29 @@ class ResponsesWire:
             response = self._response("incomplete", incomplete_details=why)
         else:
             response = self._response("completed", completed_at=int(time.time()))
-        response["usage"] = self._usage()
+        response["usage"] = usage_of(self._about.usage)
         self._asked.keep(response)
         return response
 
     def _response(self, status: str, **others: Any) -> dict[str, Any]:
         return self._same | {"status": status, "output": self._output.items, **others}
 
-    def _usage(self) -> dict[str, Any]:
-        usage = self._about.usage
-        return {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.thinking_tokens or 0},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
-
     def _event(self, told: Told) -> str:
         name, members = f"response.{told[0]}", told[1]
         members = {"type": name, "sequence_number": self._n_events, **members}
         self._n_events += 1
         return f"event: {name}\ndata: {dumps_long(members)}\n\n"
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """The numbers of tokens."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.thinking_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
 
 
 def _same(about: About, asked: Asked) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _same(about: About, asked: Asked) -> dict[str, Any]:
         "store": asked.is_stored,
         "temperature": defaults.temperature if temperature is None else temperature,
         "text": {"format": _form(body.text.format), "verbosity": body.text.verbosity},
-        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_unset=True),
         "tools": [tool.model_dump() for tool in body.tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": defaults.top_p if top_p is None else top_p,

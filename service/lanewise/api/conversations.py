@@ -1,0 +1,138 @@
+"""What conversations are made of, in OpenAI's words: messages, and tools that may be called."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic_core import from_json
+
+from lanewise.api.schemas import (
+    MAX_NAME,
+    MAX_NAMES,
+    FirstProblemOnly,
+    SchemaObject,
+    Strict,
+    by_type,
+)
+from lanewise.text.surrogates import as_characters
+
+
+class TextPart(Strict):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """One message of a conversation; other keys are there for the template."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[TextPart], FirstProblemOnly()] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content, its parts as lines."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+    def for_template(self) -> dict[str, Any]:
+        """The message with its text parts joined, as most templates expect it."""
+        # Templates know the older name of the developer's role.
+        role = "system" if self.role == "developer" else self.role
+        others = self.model_extra or {}
+        calls = others.get("tool_calls")
+        if calls == []:  # some templates ask only whether there are any
+            others = {key: value for key, value in others.items() if key != "tool_calls"}
+        elif isinstance(calls, list):
+            others = {**others, "tool_calls": [_with_object(call) for call in calls]}
+        return {**others, "role": role, "content": self.text}
+
+
+Messages = Annotated[list[Message], FirstProblemOnly()]
+
+
+def _with_object(call: Any) -> Any:
+    """A call whose arguments are an object, as templates expect, and not the JSON of one.
+
+    Of JSON that was cut, as an answer may have been, it is what there is.
+    """
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    given = function.get("arguments")
+    arguments = _parsed(given) if isinstance(given, str) else given
+    if arguments is None:
+        arguments = {}
+    elif not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _parsed(text: str) -> Any:
+    text = as_characters(text)
+    if not text.strip():
+        return {}
+    for partial in (False, "trailing-strings"):
+        try:
+            return from_json(text, allow_partial=partial)
+        except ValueError:
+            continue
+    return text
+
+
+class FunctionSpec(Strict):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    description: str = ""
+    parameters: SchemaObject | None = None
+    strict: bool = Field(
+        False, description="What cannot be enforced of parameters is a 400, not only told."
+    )
+
+
+class Tool(Strict):
+    """A tool that the model may use; functions are what there is."""
+
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class ForeignTool(Strict):
+    """A tool that only servers of others run: it is left out, and the client is told."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+AnyTool = Annotated[
+    Annotated[Tool, Tag("[function]")] | Annotated[ForeignTool, Tag("[foreign]")],
+    by_type(lambda _: "function", ("function",)),
+]
+AnyTools = Annotated[list[AnyTool], FirstProblemOnly()]
+
+
+def functions_of(tools: Iterable[Any]) -> list[Tool]:
+    """The tools that are functions."""
+    return [tool for tool in tools if isinstance(tool, Tool)]
+
+
+def places_of(tools: Iterable[Any]) -> list[str]:
+    """What clients call the parameters of those."""
+    places = (i for i, tool in enumerate(tools) if isinstance(tool, Tool))
+    return [f"tools[{i}].function.parameters" for i in places]
+
+
+def left_out(tools: Iterable[Any]) -> Sequence[str]:
+    """What the client is told of tools that are left out; nothing if there are none."""
+    kinds = dict.fromkeys(tool.type for tool in tools if isinstance(tool, ForeignTool))
+    if not kinds:
+        return ()
+    shown = ", ".join(kind[:MAX_NAME] for kind in islice(kinds, MAX_NAMES))
+    return (f"tools: left out, for they are run by other servers: {shown}",)
