@@ -1,7 +1,8 @@
 # Every target is a short list of ordinary commands; each can be typed by hand after `make setup`.
 
 PYTHON ?= python3
-MODEL ?=            # a file, a folder or a hub id; empty: the small bundled model
+MODEL ?=            # a file, a folder or a hub id; empty: a small chat model, or a toy without a network
+SERVE_ARGS ?=       # such as --port 8080
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
@@ -50,12 +51,16 @@ NEED = command -v $(1) >/dev/null || { echo "There is no $(strip $(1)). Install 
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
+QUOTE = '$(subst ','\'',$(1))'
+# MODEL in quotes. A path that is not here may be one of the folder where make was called (make -C).
+QUOTED_MODEL = "$$([ -e $(call QUOTE,$(MODEL)) ] || [ ! -e $(call QUOTE,$(PWD)/$(MODEL)) ] \
+	|| printf %s/ $(call QUOTE,$(PWD)))"$(call QUOTE,$(MODEL))
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels check-reproducible reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden guide docs reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels check-reproducible reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
-	$(BIN)/lanewise serve $(MODEL)
+	$(BIN)/lanewise serve $(if $(MODEL),$(QUOTED_MODEL),default) $(SERVE_ARGS)
 
 test: programs                      ## what finds faults for its price, in ten minutes on two cores; ends with a line for each thing left out
 	$(PYTEST) $(PYTEST_ARGS)
@@ -86,7 +91,7 @@ lint: setup $(VENV)/.lint           ## formatting, style, types, C analysis, she
 	$(BIN)/shellcheck $(SHELL_FILES)
 
 bench: $(VENV)/.installed           ## prefill, decode and batched decode against this machine's limits
-	$(BIN)/lanewise bench $(MODEL) $(BENCH_ARGS)
+	$(BIN)/lanewise bench $(if $(MODEL),$(QUOTED_MODEL)) $(BENCH_ARGS)
 
 bench-arm: setup                    ## instructions and modelled cycles of the Arm kernels, under emulation
 	$(BIN)/python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md $(BENCH_ARGS)
@@ -118,6 +123,12 @@ sanitize-threads: build/threads/.built  ## everything with threads under ThreadS
 
 fuzz: build/fuzz/.built setup $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
+
+guide: $(VENV)/.installed           ## write the references of the guide anew, from the code
+	$(BIN)/python -m deploy.guide
+
+docs: $(VENV)/.docs                 ## the guide as a site in build/guide, for any web server or from the disk
+	$(BIN)/python -m deploy.guide.site build/guide
 
 golden: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## make the golden files again with the reference implementation; review the diff
 	$(REFERENCE)/bin/python tests/golden/fields/make_fields.py
@@ -223,7 +234,7 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
 	$(BIN)/python .ci/install.py
 	touch $@
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.fuzz: $(VENV)/.tools
+$(VENV)/.test $(VENV)/.lint $(VENV)/.fuzz $(VENV)/.docs: $(VENV)/.tools
 	$(BIN)/python .ci/install.py $(@:$(VENV)/.%=%)
 	touch $@ $(VENV)/.installed
 

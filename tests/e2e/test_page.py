@@ -247,6 +247,27 @@ def test_nothing_is_in_the_way_of_anybody(browser, url, scheme, size):
             page.goto(url + "/docs")
             expect(page.locator("article").first).to_be_visible()
             assert seen.barriers() == []
+            for name in ("/configure", "?q=memory"):
+                page.goto(f"{url}/guide{name}")
+                assert seen.barriers() == []
+                assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_the_guide_is_read_and_searched_without_a_script(seen, url):
+    page = seen.page
+    page.get_by_role("link", name="Guide").click()
+    page.get_by_role("link", name="Choose a model and a format").click()
+    expect(page.locator("h1")).to_have_text("Choose a model and a format")
+    page.fill("[name=q]", "x-lanewise-warning")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("found for")
+    page.locator("main li a").first.click()
+    expect(page.locator("main")).to_contain_text("x-lanewise-warning")
+
+
+def test_the_toy_is_called_one(seen):
+    expect(seen.page.locator("#notice")).to_contain_text("toy")
+    expect(seen.page.locator("#notice")).to_contain_text("lanewise serve smollm2")
 
 
 def test_colours_are_as_chosen(seen):
