@@ -126,9 +126,10 @@ def test_what_is_asked_for_is_what_comes(seen):
     expect(page.locator("[name=temperature]")).to_be_focused()
     assert page.locator(".turn").count() == 2
     page.fill("[name=temperature]", "")
-    page.fill("[name=pattern]", '{"type": "nothing"}')
+    page.select_option("[name=structure]", "regex")
+    page.fill("[name=pattern]", "(unfinished")
     page.locator("#input").press("Enter")
-    expect(page.locator(".turn .error").last).to_contain_text("nothing")
+    expect(page.locator(".turn .error").last).to_contain_text("unfinished")
     seen.problems = [one for one in seen.problems if "status of 400" not in one]
 
 
