@@ -1,7 +1,8 @@
 # Every target is a short list of ordinary commands; each can be typed by hand after `make setup`.
 
 PYTHON ?= python3
-MODEL ?=            # a file, a folder or a hub id; empty: the small bundled model
+MODEL ?=            # a file, a folder or a hub id; empty: a small chat model, or a toy without a network
+SERVE_ARGS ?=       # such as --port 8080
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
@@ -22,10 +23,10 @@ CORES := $(shell nproc)
 # As many tests at a time as there are cores; a worker that has none left takes half of what another has.
 PYTEST := $(BIN)/python -m pytest -rfE -n $(CORES) --dist worksteal
 REFERENCE := $(VENV)/reference
-LLAMA_CPP := $(REFERENCE)/llama.cpp
+LLAMA_CPP := $(VENV)/llama.cpp
 LLAMA_CPP_PYTHON ?= llama-cpp-python==0.3.36 # without a version: the newest, as nights have it
 CLIENTS ?= python node openai2      # environments of tests/clients
-ALL_CLIENTS := python node openai2 lm_eval
+ALL_CLIENTS := python node openai2 lm_eval agents
 NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 SITE = import site; print(site.getsitepackages()[0])
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
@@ -50,12 +51,16 @@ NEED = command -v $(1) >/dev/null || { echo "There is no $(strip $(1)). Install 
 NATIVE_SOURCES := $(shell find native -type f \( -name '*.[chS]' -o -name '*.inc' -o -name CMakeLists.txt \))
 NATIVE_TESTS := $(wildcard tests/native/*.[ch] tests/fuzz/native/*.[ch])
 C_FILES = $(shell git ls-files '*.c' '*.h')
+QUOTE = '$(subst ','\'',$(1))'
+# MODEL in quotes. A path that is not here may be one of the folder where make was called (make -C).
+QUOTED_MODEL = "$$([ -e $(call QUOTE,$(MODEL)) ] || [ ! -e $(call QUOTE,$(PWD)/$(MODEL)) ] \
+	|| printf %s/ $(call QUOTE,$(PWD)))"$(call QUOTE,$(MODEL))
 SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 
-.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels check-reproducible reproduce-wheels sbom lock check-lock image clean
+.PHONY: serve test test-all test-level quick programs lint bench bench-arm bench-cores format setup check test-native sanitize sanitize-threads fuzz golden guide docs reference test-clients test-alerts test-ray loadtest dashboard wheel wheel-arm check-wheels check-reproducible reproduce-wheels sbom lock check-lock image clean
 
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
-	$(BIN)/lanewise serve $(MODEL)
+	$(BIN)/lanewise serve $(if $(MODEL),$(QUOTED_MODEL),default) $(SERVE_ARGS)
 
 test: programs                      ## what finds faults for its price, in ten minutes on two cores; ends with a line for each thing left out
 	$(PYTEST) $(PYTEST_ARGS)
@@ -86,7 +91,7 @@ lint: setup $(VENV)/.lint           ## formatting, style, types, C analysis, she
 	$(BIN)/shellcheck $(SHELL_FILES)
 
 bench: $(VENV)/.installed           ## prefill, decode and batched decode against this machine's limits
-	$(BIN)/lanewise bench $(MODEL) $(BENCH_ARGS)
+	$(BIN)/lanewise bench $(if $(MODEL),$(QUOTED_MODEL)) $(BENCH_ARGS)
 
 bench-arm: setup                    ## instructions and modelled cycles of the Arm kernels, under emulation
 	$(BIN)/python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md $(BENCH_ARGS)
@@ -118,6 +123,12 @@ sanitize-threads: build/threads/.built  ## everything with threads under ThreadS
 
 fuzz: build/fuzz/.built setup $(VENV)/.fuzz  ## every fuzz target for FUZZ_SECONDS, two at a time
 	$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS) $(FUZZ_TARGETS)
+
+guide: $(VENV)/.installed           ## write the references of the guide anew, from the code
+	$(BIN)/python -m deploy.guide
+
+docs: $(VENV)/.docs                 ## the guide as a site in build/guide, for any web server or from the disk
+	$(BIN)/python -m deploy.guide.site build/guide
 
 golden: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## make the golden files again with the reference implementation; review the diff
 	$(REFERENCE)/bin/python tests/golden/fields/make_fields.py
@@ -187,7 +198,7 @@ image:                              ## container image for this machine's archit
 	docker build --file deploy/Dockerfile --tag lanewise .
 
 clean:
-	rm -rf $(VENV) tests/clients/node/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) tests/clients/*/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	.ci/create_venv.sh $(PYTHON) $(VENV)
@@ -223,7 +234,7 @@ $(VENV)/.installed: $(VENV)/.tools $(NATIVE_SOURCES)
 	$(BIN)/python .ci/install.py
 	touch $@
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.fuzz: $(VENV)/.tools
+$(VENV)/.test $(VENV)/.lint $(VENV)/.fuzz $(VENV)/.docs: $(VENV)/.tools
 	$(BIN)/python .ci/install.py $(@:$(VENV)/.%=%)
 	touch $@ $(VENV)/.installed
 
@@ -235,12 +246,13 @@ $(VENV)/reference/.installed $(VENV)/ray/.installed: pyproject.toml | setup
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" >$$($(@D)/bin/python -c '$(SITE)')/development.pth
 	touch $@
 
-# Sources of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours.
-$(LLAMA_CPP)/.unpacked: $(REFERENCE)/.installed
+# Of llama.cpp, only read: what its loader reads of GGUF files is in a table of ours, and chat templates as published.
+$(LLAMA_CPP)/.unpacked: | $(VENV)/.tools
 	rm -rf $(@D) && mkdir -p $(@D)
-	$(REFERENCE)/bin/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
+	$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --no-build-isolation \
 		--no-binary :all: --dest $(@D) $(LLAMA_CPP_PYTHON)
-	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards '*/vendor/llama.cpp/src/*'
+	tar -xzf $(@D)/llama_cpp_python-*.tar.gz -C $(@D) --strip-components=4 --wildcards \
+		'*/vendor/llama.cpp/src/*' '*/vendor/llama.cpp/models/templates/*'
 	touch $@
 
 # Clients of others, away from everything else as well: an environment for each folder of tests/clients.
@@ -251,3 +263,4 @@ $(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/clients-node/.installed: tests/clients/node/package-lock.json
+$(VENV)/clients-agents/.installed: tests/clients/agents/package-lock.json $(LLAMA_CPP)/.unpacked

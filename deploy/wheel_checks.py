@@ -29,6 +29,7 @@ CONTAINED = (
     "lanewise/runtime/include/lanewise.h",
     "lanewise/demo/",
     "lanewise/api/endpoints/page/",
+    "lanewise/guide/",
     "lanewise_quantizer/text/held_out.txt",
     "lanewise_quantizer/text/prose.txt",
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 import types
@@ -102,11 +103,11 @@ def test_flags_are_not_abbreviated(capsys):
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_a_module_and_help_with_every_variable(command, capsys):
+def test_every_command_has_a_module_and_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, "--help"])
     assert stop.value.code == 0
-    assert "LANEWISE_MODEL" in capsys.readouterr().out
+    assert f"usage: lanewise {command} " in capsys.readouterr().out
 
 
 def test_pull_needs_a_model(capsys):
@@ -183,3 +184,89 @@ def test_a_command_that_is_none_is_told_which_may_be_meant(word, says, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main([word, "--threads", "1"])
     assert f"lanewise: error: {says}" in capsys.readouterr().err
+
+
+def helped(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*arguments])
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"]])
+def test_alone_it_lists_its_commands_and_shows_examples(capsys, arguments):
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert name in text
+        assert command.help.split()[0] in text
+    assert text.count("  lanewise ") == 3
+
+
+def test_help_of_a_command_is_its_own(capsys):
+    assert helped(capsys, "help", "plan") == helped(capsys, "plan", "--help")
+    with pytest.raises(SystemExit):
+        cli.main(["help", "pul"])
+    assert "did you mean pull?" in capsys.readouterr().err
+
+
+def test_help_of_serve_fits_a_screen_and_the_rest_is_there(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = helped(capsys, "serve", "--help"), helped(capsys, "serve", "--help-all")
+    assert len(short.splitlines()) <= 60
+    assert "--help-all" in short
+    for item in dataclasses.fields(Settings):
+        flag = "--" + item.name.replace("_", "-")
+        assert f"{flag} " in whole or item.name == "model"
+    assert "--port" in short
+    assert "--template-memory" not in short
+
+
+def test_flags_that_the_short_help_leaves_out_work(serve):
+    seen = []
+    serve(seen.append)
+    assert cli.main(["serve", "-p", "9000", "--template-memory", "1MiB"]) == 0
+    assert (seen[0].port, seen[0].template_memory) == (9000, 1 << 20)
+
+
+@pytest.mark.parametrize("name", [*cli.COMMANDS])
+def test_each_command_has_an_example_that_it_takes(name):
+    command = cli.COMMANDS[name]
+    words = shlex.split(command.example)
+    assert words
+    found, others = cli.build_parser().parse_known_args([name, *words])
+    assert not others
+    assert found.command == name
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [("quantize", "-o DIR"), ("pack", "-o DIR"), ("perplexity", "] --file TEXT"), ("rm", "MODEL")],
+)
+def test_what_must_be_given_is_in_the_usage_line(capsys, name, needed):
+    assert needed in helped(capsys, name, "--help").splitlines()[0]
+
+
+def test_the_version_has_a_short_flag(capsys):
+    assert helped(capsys, "-V") == helped(capsys, "--version")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_and_flags(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "--kv-memory" in script
+    assert "quantize" in script
+
+
+def test_completion_of_bash_is_a_script_that_bash_takes(capsys):
+    assert cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out + "\ncomplete -p lanewise\n"
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True)
+    assert "complete" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["fish"], ["bash", "zsh"]])
+def test_completion_names_the_shells_it_knows(capsys, arguments):
+    assert cli.main(["completion", *arguments]) == 2
+    assert "accepted: bash or zsh" in capsys.readouterr().err

@@ -208,3 +208,21 @@ def test_what_builds_has_upper_bounds():
         line for line in (ROOT / "Makefile").read_text().splitlines() if "BUILD_TOOLS :=" in line
     ]
     assert tools.count("<") == len(tools.partition(":=")[2].split())
+
+
+@pytest.mark.parametrize(
+    "model", ["my models/it's one.gguf", "/models/a.gguf", "org/name:a b.gguf"]
+)
+def test_a_model_is_one_argument_whatever_its_name(tmp_path, model):
+    arguments = ["make", "-n", "--no-print-directory", "-C", str(ROOT), "serve", f"MODEL={model}"]
+    environment = os.environ | {"PWD": str(tmp_path)}
+    made = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
+    words = made.stdout.strip().splitlines()[-1].partition(" serve ")[2]
+    split = ["bash", "-c", f'printf "%s\\n" {words}']
+    assert subprocess.check_output(split, text=True, cwd=ROOT) == f"{model}\n"
+    if not model.startswith("my"):
+        return
+    # One of the folder where make was called is found there, also with -C.
+    (tmp_path / model).parent.mkdir()
+    (tmp_path / model).touch()
+    assert subprocess.check_output(split, text=True, cwd=ROOT) == f"{tmp_path}/{model}\n"

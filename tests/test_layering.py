@@ -22,13 +22,14 @@ PYTHON = {
     "held": {"host"},
     "topology": {"host"},
     "demo": set(),
+    "guide": set(),
     "loading": {"told"},
     "text": {"loading", "told"},
     "sandbox": {"text"},
     "runtime": {"loading", "host", "topology"},
     "engine": {"runtime"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
-    "api": {"engine", "text", "sandbox", "settings", "told"},
+    "api": {"engine", "text", "sandbox", "settings", "told", "guide"},
     "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology", "told"},
     "server": {
         "api",
@@ -73,6 +74,7 @@ OUTSIDE = {
     "tokenizers": {"text", "demo"},
     "llguidance": {"text", "engine"},
     "lanewise_quantizer": {"commands", "cli"},
+    "markdown_it": {"guide"},
     "matplotlib": {"commands"},
     "ray": {"cluster"},
 }

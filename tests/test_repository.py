@@ -88,6 +88,16 @@ def test_no_text_names_one_machine(tracked):
             assert not match, f"{name}:{number}: {match[0] if match else ''}"
 
 
+def test_no_text_has_people_install_a_name_that_is_not_ours(tracked):
+    """On the public index anybody can register it: the documents name files of ours."""
+    for name, text in texts(tracked):
+        if not name.startswith("tests/"):
+            match = re.search(
+                r"(?:pip|uv|pipx)\b[^\n]* install [^\n`]*(?<![/\w-])lanewise(?![\w/.-])", text
+            )
+            assert not match, f"{name}: {match[0] if match else ''}"
+
+
 def test_text_files_end_with_one_newline_and_have_no_trailing_blanks(tracked):
     for name, text in texts(tracked):
         is_data = "/golden/" in name or "/regressions/" in name

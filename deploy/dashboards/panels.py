@@ -81,6 +81,14 @@ def quantiles(
     return Panel("timeseries", title, text, targets, unit, limits)
 
 
+def lengths(title: str, text: str, histogram: str) -> Panel:
+    """Mean and quantiles of lengths. Buckets are vLLM's, 1, 2, 5, 10 …: only the mean is exact."""
+    mean = Target(f"{rate(f'{histogram}_sum')} / {rate(f'{histogram}_count')}", "mean")
+    coarse = quantiles(title, "", histogram, None)
+    about = f"{text}. The mean is exact; percentiles are as coarse as the buckets (1, 2, 5, 10 …)."
+    return Panel("timeseries", title, about, (mean, *coarse.targets), None, ())
+
+
 def heatmap(title: str, text: str, histogram: str, unit: str | None = "s") -> Panel:
     target = Target(rate(f"{histogram}_bucket", by="le"), "{{le}}", "heatmap")
     return Panel("heatmap", title, text, (target,), unit)

@@ -7,6 +7,7 @@ from deploy.dashboards.panels import (
     TOKEN_S,
     answers,
     heatmap,
+    lengths,
     lines,
     per_second,
     quantiles,
@@ -111,19 +112,23 @@ PANELS = (
     ),
     lines(
         "Tokens per second",
-        "Prompt tokens computed and tokens drawn.",
+        "Prompt tokens that were computed and that were in the cache, and tokens drawn.",
         [
             (
                 rate("vllm:prompt_tokens_by_source_total", f'source="local_compute", {MODEL}'),
-                "prompt",
+                "prompt, computed",
+            ),
+            (
+                rate("vllm:prompt_tokens_by_source_total", f'source="local_cache_hit", {MODEL}'),
+                "prompt, from cache",
             ),
             (rate("vllm:generation_tokens_total"), "generated"),
         ],
         "tok/s",
     ),
     row("What is asked for"),
-    quantiles("Prompt length", "Tokens of a prompt.", "vllm:request_prompt_tokens", None),
-    quantiles("Answer length", "Tokens of an answer.", "vllm:request_generation_tokens", None),
+    lengths("Prompt length", "Tokens of a prompt", "vllm:request_prompt_tokens"),
+    lengths("Answer length", "Tokens of an answer", "vllm:request_generation_tokens"),
     per_second(
         "Structured output",
         "Requests with structured output or tools: grammars compiled, found compiled, or refused.",

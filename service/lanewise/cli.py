@@ -1,6 +1,7 @@
 """The ``lanewise`` command: parses arguments, runs one command, turns errors into one line."""
 
 import argparse
+import dataclasses
 import difflib
 import importlib
 import os
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from lanewise import __version__
+from lanewise.commands.completing import completion
 from lanewise.commands.registration import Command
 from lanewise.host import HostError, default_threads, garbage_left_alone
 from lanewise.settings import (
@@ -19,10 +21,12 @@ from lanewise.settings import (
     DoctorSettings,
     FamiliesSettings,
     InspectSettings,
+    ListSettings,
     PackSettings,
     PerplexitySettings,
     PlanSettings,
     PullSettings,
+    RemoveSettings,
     Settings,
     SettingsError,
     SourceSettings,
@@ -31,6 +35,7 @@ from lanewise.settings import (
     unknown_flags,
     unknown_variables,
 )
+from lanewise.settings.groups import ESSENTIAL
 from lanewise.told import told
 from lanewise_quantizer.cli import QUANTIZE
 
@@ -39,87 +44,227 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 DESCRIPTION = "Serve large language models from CPUs over the OpenAI API."
-EPILOG = (
-    "Every setting is a flag, an environment variable LANEWISE_... and a key of the YAML file "
-    "given with --config, in this order of precedence. MODEL is a GGUF file, a Hugging Face "
-    "folder, or org/name or org/name:file.gguf of the hub; without it the bundled model is used."
-)
+EPILOG = """\
+Each setting is a flag, an environment variable LANEWISE_... and a key of the YAML file given with
+--config, in this order of precedence. MODEL is a GGUF file, a Hugging Face folder, org/name or
+org/name:file.gguf of the hub, smollm2 (a small chat model) or demo (the bundled toy)."""
 
 
 COMMANDS = {
-    "serve": Command(Settings, "lanewise.server.start", "serve a model over the OpenAI API"),
+    "serve": Command(
+        Settings,
+        "lanewise.server.start",
+        "serve a model over the OpenAI API",
+        example="Qwen/Qwen3-0.6B --port 8080 --kv-memory 4GiB",
+    ),
     "chat": Command(
-        ChatSettings, "lanewise.commands.chat", "talk with a model or a server in the terminal"
+        ChatSettings,
+        "lanewise.commands.chat",
+        "talk with a model or a server in the terminal",
+        usage="[MODEL | http://HOST:PORT] [--SETTING VALUE …]",
+        example='http://localhost:8000 --system "You are brief."',
     ),
     "config": Command(
         ConfigSettings,
         "lanewise.commands.config",
         "print the settings of serve and where each came from",
+        example="--config /etc/lanewise/config.yaml",
         shows_sources=True,
     ),
     "bench": Command(
-        BenchSettings, "lanewise.commands.bench", "measure speed and the limits of this machine"
+        BenchSettings,
+        "lanewise.commands.bench",
+        "measure speed and the limits of this machine",
+        example="model.gguf --batch 1,8,16 --repeat 5",
     ),
     "perplexity": Command(
-        PerplexitySettings, "lanewise.commands.perplexity", "score a text and hash all its logits"
+        PerplexitySettings,
+        "lanewise.commands.perplexity",
+        "score a text and hash all its logits",
+        usage="[MODEL] --file TEXT [--SETTING VALUE …]",
+        example="model.gguf --file wiki.txt",
     ),
     "compare": Command(
-        CompareSettings, "lanewise.commands.compare", "compare quantized models with the original"
+        CompareSettings,
+        "lanewise.commands.compare",
+        "compare quantized models with the original",
+        usage="ORIGINAL MODEL … [--file TEXT] [--SETTING VALUE …]",
+        example="original.gguf q8_0.gguf q4_0.gguf --file wiki.txt",
     ),
     "doctor": Command(
-        DoctorSettings, "lanewise.commands.doctor", "say what this machine can do, test its kernels"
+        DoctorSettings,
+        "lanewise.commands.doctor",
+        "say what this machine can do and what is wrong with it",
+        usage="[MODEL] [--kernels] [--json]",
+        example="model.gguf",
     ),
     "plan": Command(
         PlanSettings,
         "lanewise.commands.plan",
-        "predict speed, memory and cost for so many users here or on a cloud's machine",
+        "predict speed, memory and cost for so many users, here or on a cloud's machine",
+        usage="[MODEL] [--instance NAME | --itl MS | --ttft MS | --bench FILE] [--users N,…]",
+        example="model.gguf --users 32 --itl 200 --ttft 2000 --arch arm",
     ),
     "pack": Command(
-        PackSettings, "lanewise.commands.pack", "write a model that loads without being packed"
+        PackSettings,
+        "lanewise.commands.pack",
+        "write a model that loads without being packed",
+        usage="MODEL -o DIR [--weights TYPE]",
+        example="model.gguf -o packed",
     ),
     "quantize": QUANTIZE,
     "inspect": Command(
-        InspectSettings, "lanewise.commands.inspect", "list the tensors of a model and their bits"
+        InspectSettings,
+        "lanewise.commands.inspect",
+        "list the tensors of a model and their bits",
+        usage="[MODEL] [--check] [--outliers] [--json]",
+        example="model.gguf --check",
     ),
     "families": Command(
-        FamiliesSettings, "lanewise.commands.families", "list the model families that are read"
+        FamiliesSettings,
+        "lanewise.commands.families",
+        "list the model families that are read",
+        usage="[--json]",
+        example="--json",
+        shows_sources=True,
     ),
     "pull": Command(
-        PullSettings, "lanewise.commands.pull", "download a model and print where it lies"
+        PullSettings,
+        "lanewise.commands.pull",
+        "download a model and print where it lies",
+        usage="MODEL",
+        example="Qwen/Qwen3-0.6B",
+    ),
+    "list": Command(
+        ListSettings,
+        "lanewise.commands.downloads",
+        "list the models that were downloaded, and their sizes",
+        usage="[--json]",
+        example="--json",
+    ),
+    "rm": Command(
+        RemoveSettings,
+        "lanewise.commands.removal",
+        "delete a model that was downloaded",
+        usage="MODEL",
+        example="Qwen/Qwen3-0.6B",
+        shows_sources=True,
     ),
 }
+EXAMPLES = """\
+examples:
+  lanewise serve smollm2                     serve a small chat model, downloaded once
+  lanewise chat http://localhost:8000        talk with it
+  lanewise plan MODEL --users 32 --itl 200   find a machine for 32 users
+
+MODEL is a GGUF file, a Hugging Face folder, or org/name or org/name:file.gguf of the hub.
+`lanewise COMMAND --help` says more of one; the guide is at /guide of a running server."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(shows_all: bool = False) -> argparse.ArgumentParser:
+    """The parser of all commands; its help of servers has all settings, or those that matter."""
     parser = argparse.ArgumentParser(
-        prog="lanewise", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
+        prog="lanewise",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        usage="lanewise COMMAND …",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"lanewise {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("-V", "--version", action="version", version=f"lanewise {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, title="commands"
+    )
     for name, command in COMMANDS.items():
         about = command.help[0].upper() + command.help[1:] + "."
+        is_short = not shows_all and issubclass(command.settings, Settings)
+        more = f"\n`lanewise {name} --help-all` shows all settings." if is_short else ""
         sub = commands.add_parser(
             name,
             help=command.help,
             description=about,
-            epilog=EPILOG,
-            usage=f"lanewise {name} [MODEL] [--SETTING VALUE …]",
+            epilog=f"example:\n  lanewise {name} {command.example}\n\n{EPILOG}{more}",
+            usage=f"lanewise {name} {command.usage}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if command.settings is CompareSettings:
-            about = "models to compare, the original first"
-            sub.add_argument("positional_models", metavar="MODEL", nargs="*", help=about)
-        else:
-            sub.add_argument("positional_model", metavar="MODEL", nargs="?", help="same as --model")
-        add_arguments(sub, command.settings)
+        sub.add_argument("--help-all", action=HelpAll, nargs=0, help=argparse.SUPPRESS)
+        _add_positional(sub, command)
+        names = [item.name for item in dataclasses.fields(command.settings)]
+        names = [*ESSENTIAL] if is_short else names
+        # MODEL says the same.
+        add_arguments(sub, command.settings, [one for one in names if one != "model"])
+    for name, about in OTHER_COMMANDS.items():
+        commands.add_parser(name, help=about)
     return parser
+
+
+OTHER_COMMANDS = {
+    "completion": "print completion for a shell: bash or zsh",
+    "help": "print this, or the help of a command",
+}
+
+
+class HelpAll(argparse.Action):
+    """Prints the help with all settings."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """As argparse calls it."""
+        del namespace, values, option_string
+        print_help(parser.prog.split()[-1], shows_all=True)
+        parser.exit()
+
+
+def print_help(name: str | None, shows_all: bool = False) -> None:
+    """Print the help of a command, or of all."""
+    parser = build_parser(shows_all)
+    if name is None:
+        parser.print_help()
+        return
+    parser.parse_args([name, "--help"])
+
+
+def _add_positional(sub: argparse.ArgumentParser, command: Command) -> None:
+    if command.settings is CompareSettings:
+        sub.add_argument("positional_models", metavar="MODEL", nargs="*", help=argparse.SUPPRESS)
+    else:  # a command that takes none says so itself
+        sub.add_argument("positional_model", metavar="MODEL", nargs="?", help=argparse.SUPPRESS)
+
+
+def _without_command(arguments: Sequence[str]) -> bool:
+    """Answer what is no command with settings; False where there is one."""
+    word = arguments[0] if arguments else "help"
+    if word not in OTHER_COMMANDS:
+        return False
+    if word == "completion":
+        print(completion(build_parser(shows_all=True), arguments[1:]))
+    else:
+        named = next((one for one in arguments[1:] if one in COMMANDS), None)
+        if arguments[1:] and named is None:
+            _check_command(build_parser(), arguments[1:])
+        print_help(named)
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the result is the exit status of the process."""
     parser = build_parser()
-    _check_command(parser, sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _check_command(parser, arguments)
+        if _without_command(arguments):
+            return 0
+    except SettingsError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
     found, others = parser.parse_known_args(arguments)
     flags = vars(found)
     command = COMMANDS[flags.pop("command")]
@@ -169,12 +314,13 @@ LIMITS = "raise what limits this process: pids or memory of its control group, u
 
 # What vLLM, llama.cpp and Ollama call them.
 RENAMED = {"run": "chat", "show": "inspect", "benchmark": "bench", "convert": "pack"}
+RENAMED |= {"ls": "list", "remove": "rm", "delete": "rm", "download": "pull"}
 
 
 def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Say which command may be meant by the word in its place, if that is none."""
     word = arguments[0] if arguments else "-"
-    if word.startswith("-") or word in COMMANDS:
+    if word.startswith("-") or word in COMMANDS or word in OTHER_COMMANDS:
         return
     if word in RENAMED:
         parser.error(f"{word} is not a command; here it is {RENAMED[word]}")

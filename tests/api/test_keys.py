@@ -21,8 +21,9 @@ PUBLIC = {
 GUARDED = {
     *("/v1/messages", "/v1/messages/count_tokens"),
     *("/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"),
-    "/v1/responses/{response_id}/cancel",
+    *("/v1/responses/{response_id}/cancel", "/v1/responses/input_tokens", "/v1/responses/compact"),
     *("/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{name:path}"),
+    "/api/v0/models",
     *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     *("/tokenize", "/detokenize", "/tokenizer_info"),
     *("/api/chat", "/api/generate", "/api/tags", "/api/ps", "/api/show", "/api/version"),

@@ -172,5 +172,5 @@ def test_a_server_sends_its_spans_before_it_ends(monkeypatch):
 
 def test_without_the_package_it_says_which_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(SettingsError, match=r"pip install 'lanewise\[otel\]'"):
+    with pytest.raises(SettingsError, match=r"pip install opentelemetry-sdk"):
         Tracer("http://127.0.0.1:9/v1/traces", "0")

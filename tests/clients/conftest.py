@@ -7,17 +7,13 @@ the one of the development environment, in which they lie.
 import importlib.metadata
 import re
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import topics
-from serving import lanewise_server
-
-OUTER_PYTHON = Path(sys.prefix).parent / "bin" / "python"
-SERVER_PYTHON = OUTER_PYTHON if OUTER_PYTHON.exists() else sys.executable
+from serving import SERVER_PYTHON, lanewise_server
 
 TINY_EMBEDDER = Path(__file__).parents[1] / "support" / "tiny_embedder.py"
 

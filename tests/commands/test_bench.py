@@ -6,6 +6,7 @@ import pytest
 
 from lanewise.commands import bench
 from lanewise.commands.bench_profile import Profile, report_rows
+from lanewise.commands.bench_timing import Timed, waited_seconds
 from lanewise.runtime import Limits, ModelInfo, OperationTime
 from lanewise.settings import BenchSettings, SettingsError
 
@@ -68,12 +69,13 @@ def test_batched_decode_share_is_the_larger_of_both():
 
 def test_json_has_the_promised_shape(run):
     report = json.loads(run(prefill=8, decode=4, batch=(1, 3), threads=2, context=5, json=True))
-    assert {"model", "weights", "isa", "threads", "limits", "results"} <= set(report)
+    assert {"model", "weights", "isa", "threads", "limits", "results", "busy"} <= set(report)
+    assert (report["size_bytes"], report["parameters"]) == (900, 2000)
     assert (report["model"], report["weights"]) == ("tiny", "q4_0")
     assert (report["isa"], report["threads"]) == ("avx2", 2)
     assert report["limits"] == {"read_gb_s": 3.0, "int8_gmac_s": 5.0}
     assert [set(result) for result in report["results"]] == [
-        {"name", "tokens_per_second", "share_of_limit", "profile"}
+        {"name", "tokens_per_second", "spread", "share_of_limit", "profile"}
     ] * 3
     assert [result["profile"] for result in report["results"]] == [None] * 3
     assert [result["name"] for result in report["results"]] == ["pp8", "tg4", "tg4@3"]
@@ -94,6 +96,33 @@ def test_table_names_every_test(run):
     assert "pp8" in text
     assert "tg4" in text
     assert "int8 5 GMAC/s" in text
+
+
+def test_the_table_has_what_llama_bench_has(run, monkeypatch):
+    times = iter([9.0, 4.0, 2.0])  # of which the first warms up
+    monkeypatch.setattr(bench, "_time_prefill", lambda *_: Timed(next(times, 2.0), 0.0))
+    text = run(prefill=8, decode=0, repeat=2)
+    # 8 tokens in 4 and 2 seconds: the median of the times, and the deviation of the speeds.
+    assert "2.7 ± 1.4" in text
+    assert "900" in text
+    assert "0.0 M" in text
+    assert "medians of 2, ± their standard deviation" in " ".join(text.split())
+    assert "others used this machine: repeats of pp8 differ by 53%" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("waited", "said"), [(0.0, None), (0.5, "25% of the time of tg4")])
+def test_waiting_for_a_processor_says_that_others_were_there(run, monkeypatch, waited, said):
+    monkeypatch.setattr(bench, "_time_decode", lambda *_, **__: Timed(1.0, waited))
+    busy = json.loads(run(prefill=0, decode=4, batch=(1,), threads=2, json=True))["busy"]
+    assert busy is None if said is None else said in busy
+
+
+def test_time_that_threads_wait_is_read_of_all(tmp_path):
+    for task, text in (("1", "5 2000000000 7"), ("2", "1 500000000 1"), ("3", "nonsense")):
+        (tmp_path / task).mkdir()
+        (tmp_path / task / "schedstat").write_text(text)
+    assert waited_seconds(tmp_path) == 2.5
+    assert waited_seconds(tmp_path / "nowhere") == 0
 
 
 def test_decode_steps_run_all_sequences_together_at_growing_contexts(run, session_class):

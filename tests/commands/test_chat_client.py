@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from lanewise.api.dialects.chat_completions import ChatCompletionRequest
+from lanewise.commands.chat import FIELDS
 from lanewise.commands.chat_client import Numbers
 
 USAGE = {
@@ -36,3 +38,7 @@ USAGE = {
 )
 def test_numbers_of_an_answer(numbers: dict[str, Any], line: str):
     assert str(Numbers(**numbers)) == line
+
+
+def test_fields_that_can_be_set_are_fields_of_requests():
+    assert set(FIELDS) <= set(ChatCompletionRequest.model_fields)

@@ -105,7 +105,8 @@ def test_answers_are_those_of_the_server():
         answers = greedy_answers(opened, 6)
         tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
     with own_server([str(bundled_model()), "--threads", "1"], lambda _: None) as client:
-        (name,) = client.models()
+        (model,) = client.models()
+        name = model["id"]
         for document, answer in list(zip(documents(PROMPTS), answers, strict=True))[::9]:
             body = {"model": name, "messages": list(document.messages)}
             body |= {"temperature": 0, "max_tokens": 6}

@@ -7,7 +7,7 @@ import pytest
 from lanewise import topology
 from lanewise.commands import doctor, opening
 from lanewise.commands.selftest import LevelResult
-from lanewise.host import Throttling
+from lanewise.host import MemoryLimit, Throttling
 from lanewise.runtime import KernelInfo, LibraryMissingError
 from lanewise.runtime.tuning import NEVER, Choice, Tuning
 from lanewise.settings import DoctorSettings
@@ -152,5 +152,48 @@ def test_machine_without_the_library_still_gets_the_rest_of_the_report(run):
     status, text = run(selftest=missing)
     assert status == 1
     assert "threads     " in text
-    assert "library     FAILED: liblanewise.so is not in the package" in text
+    assert "the library cannot be used: liblanewise.so is not in the package; install anew" in text
     assert json.loads(run(selftest=missing, json=True)[1])["library_error"]
+
+
+def test_the_verdict_comes_first_and_the_report_fits_a_screen(run, monkeypatch):
+    monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: madvise; reserved: 0")
+    lines = run(model="any")[1].splitlines()
+    assert lines[0] == "verdict     all is well"
+    assert len(lines) <= 18  # with a model; fifteen without
+    assert len(run()[1].splitlines()) <= 15
+    assert "gemm_x__avx2" not in "".join(lines)
+    assert "gemm_x__avx2" in run(kernels=True)[1]
+
+
+def test_each_problem_has_its_remedy(run, monkeypatch):
+    monkeypatch.setattr(doctor.host, "cpu_throttling", lambda: Throttling(100, 96, 12.34))
+    monkeypatch.setattr(doctor.host, "cpu_quota", lambda *_: 1.5)
+    monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: never; reserved: 0")
+    limit = MemoryLimit(300 << 20, "a test", dedicated=True)
+    monkeypatch.setattr(doctor.host, "memory_limit", lambda: limit)
+    lines = run()[1].splitlines()
+    assert lines[0] == "verdict     3 problems:"
+    assert "raise it, or lower --threads" in lines[1]
+    assert "echo madvise" in lines[2]
+    assert "raise the limit to 1.00 GiB" in lines[3]
+    assert len(json.loads(run(json=True)[1])["problems"]) == 3
+
+
+def test_a_kernel_that_fails_is_the_first_problem(run, monkeypatch):
+    monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: never; reserved: 0")
+    assert "self-test FAILED: avx2, q4_0" in run(equal=False)[1].splitlines()[1]
+
+
+def test_a_machine_of_many_nodes_and_choices_fits_a_screen_too(run, monkeypatch):
+    cores = tuple(Core((cpu,), cpu) for cpu in range(8))
+    found = Topology(cores, dict.fromkeys(range(8), 1 << 30), knows_cores=True)
+    monkeypatch.setattr(topology, "read_topology", lambda *_: found)
+    monkeypatch.setattr(doctor.host, "huge_pages", lambda: "transparent: madvise; reserved: 0")
+    choices = [Choice(f"gemm_{n}__sve", f"gemm_{n}__i8mm", n) for n in range(9)]
+    tuned = Tuning(choices, "measured now")
+    monkeypatch.setattr(doctor.tuning, "prepare", lambda isa, cpu, enabled: tuned)
+    text = run()[1]
+    assert len(text.splitlines()) <= 15
+    assert "8 nodes in all; --json has them" in text
+    assert len(json.loads(run(json=True)[1])["autotune"]["choices"]) == 9

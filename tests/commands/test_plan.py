@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from lanewise import cli
-from lanewise.commands import bench
+from lanewise.commands import bench, plan_report
 from lanewise.runtime import Limits
 from mtp_models import write_directory
 
@@ -58,6 +58,7 @@ SCHEMA = closed(
         prompt_tokens_s=NUMBER, prompt_limit=LIMIT, decode_tokens_s=NUMBER, decode_limit=LIMIT
     ),
     most_users=COUNT,
+    busy=MAYBE_TEXT,
     users={
         "type": "array",
         "items": closed(
@@ -147,7 +148,8 @@ def test_conversations_that_do_not_fit_make_memory_the_limit(plan_json, plan):
     one, many = plan_json(arguments)["users"]
     assert (one["fits"], many["fits"]) == (True, False)
     assert many["limit"] == "memory"
-    advice = f"32 users: conversations give way to others; --kv-memory {many['kv_needed_bytes']}"
+    size = f"{-(-many['kv_needed_bytes'] // 2**20)}MiB"
+    advice = f"32 users: conversations give way to others; `lanewise serve --kv-memory {size}`"
     assert advice in plan(arguments)
 
 
@@ -254,3 +256,63 @@ def test_what_cannot_be_planned_is_refused(arguments, says, library, capsys):
 def test_a_model_without_room_is_an_error(library, capsys):
     assert cli.main(["plan", "--instance", "c7g.large", "--memory", "200MiB"]) == 1
     assert "of weights and a margin of 256.00 MiB" in capsys.readouterr().err
+
+
+def found(plan, arguments):
+    return json.loads(plan(f"{arguments} --prompt-tokens 32 --answer-tokens 16 --json"))["machines"]
+
+
+def test_machines_that_hold_a_goal_come_by_price(plan):
+    arm = found(plan, "--users 8 --itl 50 --ttft 5000 --arch arm")
+    prices = [one["usd_hour"] for one in arm if one["usd_hour"] is not None]
+    assert prices == sorted(prices)
+    assert {one["core"].partition("-")[0] for one in arm} == {"neoverse"}
+    assert all(one["between_tokens_s"] <= 0.05 for one in arm)
+    assert all(one["first_token_p95_s"] <= 5 for one in arm)
+    # What one machine is planned to do by itself is what the search says of it.
+    alone = json.loads(
+        plan(f"--instance {arm[0]['name']} --users 8 --prompt-tokens 32 --answer-tokens 16 --json")
+    )
+    assert alone["users"][0]["between_tokens_s"] == pytest.approx(arm[0]["between_tokens_s"])
+
+
+def test_a_harder_goal_leaves_fewer_machines(plan):
+    goal = "--users 8 --arch x86 --itl"
+    easy = found(plan, f"{goal} 50")
+    middle = sorted(1000 * one["between_tokens_s"] for one in easy)[len(easy) // 2]
+    hard = found(plan, f"{goal} {middle}")
+    assert {one["name"] for one in hard} < {one["name"] for one in easy}
+    assert hard
+    text = plan("--users 8 --arch x86 --itl 0.0001 --prompt-tokens 32 --answer-tokens 16")
+    assert "no machine that is known holds it" in text
+
+
+def test_a_search_is_for_no_machine_that_is_named(capsys):
+    assert cli.main(["plan", "--itl", "50", "--instance", "c7g.large"]) == 2
+    assert "accepted: without --instance" in capsys.readouterr().err
+
+
+def test_machines_are_listed_by_kind(plan):
+    names = [line.split()[0] for line in plan("--instances --arch x86").splitlines()[1:]]
+    assert "c7a.large" in names
+    assert "c8g.large" not in names
+
+
+def test_advice_is_something_that_serve_takes(plan, capsys):
+    """What helps is a flag of serve, in units, or a larger machine."""
+    row = {"kv_needed_bytes": 300 * 2**20}
+    memory = {"weight_bytes": 2**30, "limit_bytes": 2 * 2**30}
+    advice = plan_report._remedy(row, memory)
+    assert advice == "`lanewise serve --kv-memory 300MiB` holds them"
+    size = advice.split("--kv-memory ")[1].split("`")[0]
+    flags = ["serve", "--kv-memory", size]
+    assert vars(cli.build_parser().parse_args(flags))["kv_memory"] == size
+    more = plan_report._remedy(row | {"kv_needed_bytes": 2**30}, memory)
+    assert "a machine with 2.2" in more
+
+
+def test_a_plan_of_a_busy_machine_says_so(plan, monkeypatch):
+    monkeypatch.setattr(bench, "why_busy", lambda tests: "others were there")
+    assert "others used the measured machine: others were there" in plan(
+        "--users 1 --prompt-tokens 16 --answer-tokens 8"
+    )

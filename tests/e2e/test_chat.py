@@ -18,7 +18,7 @@ from terminal import Terminal, terminal
 from toy_server import toy_server
 
 COMMAND = [sys.executable, "-m", "lanewise", "chat"]
-OWN = [*COMMAND, "--threads", "1", "--max-tokens", "16"]
+OWN = [*COMMAND, "demo", "--threads", "1", "--max-tokens", "16"]
 # As a shell does with what it starts in the background.
 IGNORING = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
 LONG = '/set structured_outputs {"regex": "[a-z ]{400}"}'  # no answer ends by chance
@@ -42,6 +42,8 @@ def say(chat: Terminal, text: str, after: str = ">>> ") -> None:
 def test_a_conversation_with_a_model_of_its_own(tmp_path):
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     with terminal(OWN, environment) as chat:
+        # The toy is called one, with what is to be done about it.
+        chat.wait_for("This is the bundled demo model, a toy.*lanewise serve smollm2")
         chat.wait_for(r"lanewise-demo-q8_0 at http://127.0.0.1:\d+; /help")
         [server] = children(chat.process.pid)
 
@@ -80,6 +82,8 @@ def test_a_conversation_with_a_model_of_its_own(tmp_path):
         say(chat, "/set temperature -1")
         say(chat, "And?")
         chat.wait_for("lanewise: temperature: .*greater than or equal to 0")
+        say(chat, "/set temprature 0")
+        chat.wait_for(r"did you mean temperature\?")
         say(chat, "/new")
         chat.wait_for("forgotten")
         say(chat, "/set temperature 0")
@@ -142,6 +146,7 @@ def test_a_message_from_a_pipe_gets_its_answer_and_nothing_else(url):
         (["http://127.0.0.1:1"], "lanewise: http://127.0.0.1:1: Connection refused\n"),
         (["http://"], "lanewise: http://: no host; accepted: http://HOST:PORT\n"),
         (["/no/such.gguf"], "lanewise: /no/such.gguf: "),
+        (["localhost:1"], "no such file or directory; did you mean http://localhost:1?"),
         (["--temperature", "3"], "--temperature: '3' cannot be used; accepted: a number from 0"),
     ],
 )
@@ -150,6 +155,21 @@ def test_what_cannot_be_talked_with_is_one_line(arguments, message):
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_tls_where_there_is_none_is_said(url):
+    done = run(url.replace("http://", "https://"), text="x")
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"there is no TLS; did you mean {url}?\n")
+
+
+def test_warnings_of_the_server_are_shown(tmp_path):
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    with toy_server() as server, terminal([*COMMAND, server.url], environment) as chat:
+        say(chat, "/set max_tokens 4")
+        say(chat, "/set reasoning_effort high")
+        say(chat, "the")
+        chat.wait_for("the server warns: .*reasoning_effort")
 
 
 def test_a_wrong_key_is_said(tmp_path):

@@ -127,9 +127,10 @@ def test_what_is_asked_for_is_what_comes(seen):
     expect(page.locator("[name=temperature]")).to_be_focused()
     assert page.locator(".turn").count() == 2
     page.fill("[name=temperature]", "")
-    page.fill("[name=pattern]", '{"$ref": "#/nothing"}')
+    page.select_option("[name=structure]", "regex")
+    page.fill("[name=pattern]", "(unfinished")
     page.locator("#input").press("Enter")
-    expect(page.locator(".turn .error").last).to_contain_text("nothing")
+    expect(page.locator(".turn .error").last).to_contain_text("unfinished")
     seen.problems = [one for one in seen.problems if "status of 400" not in one]
 
 
@@ -249,6 +250,27 @@ def test_nothing_is_in_the_way_of_anybody(browser, url, scheme, size):
             page.goto(url + "/docs")
             expect(page.locator("article").first).to_be_visible()
             assert seen.barriers() == []
+            for name in ("/configure", "?q=memory"):
+                page.goto(f"{url}/guide{name}")
+                assert seen.barriers() == []
+                assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_the_guide_is_read_and_searched_without_a_script(seen, url):
+    page = seen.page
+    page.get_by_role("link", name="Guide").click()
+    page.get_by_role("link", name="Choose a model and a format").click()
+    expect(page.locator("h1")).to_have_text("Choose a model and a format")
+    page.fill("[name=q]", "x-lanewise-warning")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("found for")
+    page.locator("main li a").first.click()
+    expect(page.locator("main")).to_contain_text("x-lanewise-warning")
+
+
+def test_the_toy_is_called_one(seen):
+    expect(seen.page.locator("#notice")).to_contain_text("toy")
+    expect(seen.page.locator("#notice")).to_contain_text("lanewise serve smollm2")
 
 
 def test_colours_are_as_chosen(seen):

@@ -116,5 +116,5 @@ def test_a_draft_model_that_is_not_there(tmp_path):
     command = [sys.executable, "-m", "lanewise", "serve", "--port", "0", "--draft", absent]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode != 0
-    assert f"lanewise: {absent}" in result.stderr
+    assert f"lanewise: draft: {absent}: no such file" in result.stderr
     assert "Traceback" not in result.stderr

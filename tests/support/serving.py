@@ -11,6 +11,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+_OUTER_PYTHON = Path(sys.prefix).parent / "bin" / "python"
+# Of the development environment, in which those of clients lie, which have no Lanewise.
+SERVER_PYTHON = _OUTER_PYTHON if _OUTER_PYTHON.exists() else Path(sys.executable)
+
 
 def free_port() -> int:
     with socket.socket() as sock:

@@ -20,6 +20,7 @@ TOPICS = {
     "browser": "the page in a browser: sudo apt-get install chromium fonts-dejavu-core",
     "clients": "clients of others: make test-clients",
     "data": "models, tokenizers and texts that cannot be shipped: ../shared/data",
+    "docs": "the guide as a site: make docs",
     "haproxy": "the gateway: sudo apt-get install haproxy",
     "kubectl": "a dry run of kubectl 1.27 or newer",
     "machine": "what this CPU or kernel does not have",

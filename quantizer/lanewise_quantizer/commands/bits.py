@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.opening import steps_bar
+from lanewise.commands.progress import steps_bar
 from lanewise.loading.checkpoint import Checkpoint, Role
 from lanewise.loading.names import is_vector
 from lanewise.settings import SettingsError

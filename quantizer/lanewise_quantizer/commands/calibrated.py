@@ -115,7 +115,7 @@ class Calibrated:
         fitting: Fitting,
         offsets: Mapping[str, int],
         output: PartialOutput,
-        progress: Callable[[int], None],
+        progress: Callable[[Target, int], None],
     ) -> None:
         self.source = Source(checkpoint)
         self.targets = {(t.source.role, t.source.layer): t for t in targets if t.is_matrix}
@@ -151,9 +151,8 @@ class Calibrated:
             self.output.write(memoryview(data.data).cast("B"), self.offsets[target.name] + at)
             total = (total + checksum(data, at)) % 2**64
             at += whole
-            before, n_rows = n_rows, n_rows + part.rows
-            n_bytes, all_rows = target.source.n_bytes, target.source.rows
-            self.progress(n_rows * n_bytes // all_rows - before * n_bytes // all_rows)
+            n_rows += part.rows
+            self.progress(target, part.rows)
             target.source.release()
         self.output.mark_done(target.name, total)
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.compare import kl_divergences, read_logits
-from lanewise.commands.opening import steps_bar
 from lanewise.commands.perplexity import run_group
+from lanewise.commands.progress import steps_bar
 from lanewise.host import format_size, memory_limit
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.opening import open_checkpoint

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.opening import progress_bar, threads_of, warn
+from lanewise.commands.opening import threads_of, warn
+from lanewise.commands.progress import work_bar
 from lanewise.host import format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.formats import VECTOR_TYPES
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.packed_checkpoint import WEIGHTS
 from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
+from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.commands.bits import Wanted, allocate
 from lanewise_quantizer.commands.calibrated import (
     NONE,
@@ -37,6 +40,7 @@ from lanewise_quantizer.commands.files import (
 )
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.commands.plan import (
+    HEADS,
     Target,
     bytes_asked,
     kinds_of,
@@ -46,9 +50,10 @@ from lanewise_quantizer.commands.plan import (
 )
 from lanewise_quantizer.commands.sources import open_source, quantized_twice
 from lanewise_quantizer.commands.stream import Job, check_done, stream
-from lanewise_quantizer.commands.tables import Fitting
+from lanewise_quantizer.commands.tables import Fitting, is_copied
 
 GGUF_WEIGHTS = "model.gguf"
+COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
 DEFAULT_FORMAT = "q4_0"
 
 
@@ -84,6 +89,8 @@ def run(settings: QuantizeSettings) -> None:
             file = gguf_plan(checkpoint, targets)
         else:
             file = safetensors_plan(targets, fitting)
+        if (warning := larger_than_source(targets, file.size)) is not None:
+            warn(f"{checkpoint.path}: {warning}")
         about = description(checkpoint, targets, settings) | fitted(fitting, ids)
         name = GGUF_WEIGHTS if settings.gguf else WEIGHTS
         with PartialOutput(output, name, about, file.size) as partial:
@@ -133,6 +140,21 @@ def fit(checkpoint: Checkpoint, targets: Sequence[Target], to_weights: bool) -> 
     return Fitting.to_weights(checkpoint, targets) if to_weights else Fitting.default(targets)
 
 
+def larger_than_source(targets: Sequence[Target], size: int) -> str | None:
+    """Return a warning where a quantized source becomes a larger file, which cannot be better."""
+    before = sum(target.source.n_bytes for target in targets)
+    is_quantized = any(
+        target.source.type not in VECTOR_TYPES for target in targets if target.is_matrix
+    )
+    if not is_quantized or size <= before:
+        return None
+    return (
+        f"the result, {format_size(size)}, is larger than its source, {format_size(before)}, and"
+        " cannot be better: what the source has lost stays lost; accepted: fewer bits, or the"
+        " original weights as the source"
+    )
+
+
 def fitted(fitting: Fitting, ids: npt.NDArray[np.int64] | None) -> dict[str, Any]:
     """Return what calibrated runs must have in common besides."""
     tables = {name: table.tobytes().hex() for name, table in fitting.tables.items()}
@@ -172,14 +194,18 @@ def write(
         partial.write(memoryview(file.rope_factors), file.rope_at)
     check_done(targets, file.offsets, partial)
     try:
-        with progress_bar("quantizing") as bar:
-            total = sum(target.source.n_bytes for target in targets)
-            task = bar.add_task(checkpoint.name, total=total)
+        with work_bar("quantizing") as bar:
+            costs = {t.name: cost_of(t, job.fitting, ids is not None) for t in targets}
+            task = bar.add_task(checkpoint.name, total=sum(costs.values()))
 
-            def progress(done: int) -> None:
-                bar.advance(task, done)
+            def progress(target: Target, rows: int) -> None:
+                bar.advance(task, costs[target.name] * rows / target.source.rows)
+                phase = f"{checkpoint.name}, {len(partial.done)} of {len(targets)} tensors"
+                bar.update(task, description=phase)
 
-            progress(sum(t.source.n_bytes for t in targets if t.name in partial.done))
+            for target in targets:
+                if target.name in partial.done:
+                    progress(target, target.source.rows)
             if ids is not None:
                 Calibrated(checkpoint, targets, job.fitting, file.offsets, partial, progress).run(
                     ids
@@ -188,6 +214,18 @@ def write(
     except ModelFileError as error:  # the source itself cannot be quantized
         partial.discard()
         raise ModelFileError(f"{checkpoint.path}: {error}") from None
+
+
+def cost_of(target: Target, fitting: Fitting, on_text: bool) -> float:
+    """What it costs to make a tensor, relative to others: fitting to a text takes far longer."""
+    is_fitted = (
+        on_text
+        and target.is_matrix
+        and target.type in CODED_TYPES
+        and target.source.role not in HEADS
+        and not is_copied(target, fitting)
+    )
+    return float(target.source.n_bytes) * (COST_ON_TEXT if is_fitted else 1)
 
 
 def summary(output: Path, targets: Sequence[Target], size: int) -> str:

@@ -110,9 +110,9 @@ def stream(
     targets: Sequence[Target],
     output: PartialOutput,
     threads: int,
-    progress: Callable[[int], None],
+    progress: Callable[[Target, int], None],
 ) -> None:
-    """Write every target that is not done; ``progress`` is told bytes of the source.
+    """Write every target that is not done; ``progress`` is told which rows are made.
 
     Processes, not threads: numpy's operations are so short here that threads would spend their
     time handing the interpreter to each other. Small models are not worth starting any.
@@ -149,7 +149,7 @@ def _done(result: int) -> Future[int]:
 def _stream(
     targets: Sequence[Target],
     output: PartialOutput,
-    progress: Callable[[int], None],
+    progress: Callable[[Target, int], None],
     most_waiting: int,
     submit: Callable[[int, int, int], Future[int]],
 ) -> None:
@@ -159,9 +159,9 @@ def _stream(
     def take_oldest() -> None:
         target, rows, is_last, future = window.popleft()
         sums[target.name] = (sums.get(target.name, 0) + future.result()) % 2**64
-        progress(rows * target.source.n_bytes // target.source.rows)
         if is_last:
             output.mark_done(target.name, sums.pop(target.name))
+        progress(target, rows)
 
     for index, target in enumerate(targets):
         if target.name in output.done:

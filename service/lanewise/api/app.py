@@ -14,7 +14,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from lanewise.api import warm_up
-from lanewise.api.endpoints import documents, health, page
+from lanewise.api.endpoints import documents, guide, health, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.errors import ApiError, BadRequestError
@@ -58,6 +58,7 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
             *(KnownRoute(e.path, e.served_by(state), methods=[e.method]) for e in ENDPOINTS),
             *(KnownRoute(path, described, methods=["GET"]) for path in documents.PATHS),
             *(KnownRoute(path, page.answer, methods=["GET"]) for path in page.FILES),
+            *(KnownRoute(path, guide.answer, methods=["GET"]) for path in guide.PATHS),
         ],
         # CORS is outermost: errors have its headers too, or browsers would hide them.
         middleware=[
@@ -74,7 +75,10 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
                 keys=Keys(state.api_keys, state.admin_keys),
                 pages=pages,
                 # Documentation and page say nothing that the source does not.
-                public={*documents.PATHS, *page.FILES, *(e.path for e in ENDPOINTS if e.public)},
+                public={
+                    *(*documents.PATHS, *page.FILES, *guide.PATHS),
+                    *(e.path for e in ENDPOINTS if e.public),
+                },
                 canonical=paths.canonical,
                 errors=errors,
                 registry=state.engine.metrics.registry,

@@ -1,4 +1,4 @@
 """Several servers as one application of Ray Serve: replicas, a router, and what stands before them.
 
-Needs the extra ``lanewise[ray]``; deploy/ray has the configuration.
+Needs the extra ``ray``; deploy/ray has the configuration.
 """

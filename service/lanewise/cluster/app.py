@@ -10,7 +10,7 @@ try:
     from ray import serve
 except ImportError as error:
     raise ImportError(
-        f"lanewise.cluster needs Ray Serve ({error}): pip install 'lanewise[ray]'"
+        f"lanewise.cluster needs Ray Serve ({error}): pip install aiohttp 'ray[serve]'"
     ) from error
 
 from lanewise.cluster.ingress import Ingress

@@ -7,8 +7,8 @@ decode 128 tokens together with greedy sampling; tokens per second count all of 
 
 import json
 import statistics
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 
@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
+from lanewise.commands.bench_timing import Timed
 from lanewise.commands.opening import Opened, open_model
-from lanewise.host import cpu_name
+from lanewise.host import cpu_name, format_size
 from lanewise.planning.work import (
     cached_token_bytes,
     moved_state_bytes,
@@ -38,6 +39,9 @@ from lanewise.runtime import (
 from lanewise.settings import MTP, BenchSettings, SettingsError
 
 MAX_STEP_TOKENS = 512
+MIN_WIDTH = 110  # of the table, where no terminal says how wide it is
+# Waiting for processors longer, or repeats that differ more, says that others were there.
+FREE, STEADY = 0.05, 0.1
 # Coprime to every vocabulary size in use, so that the tokens of a prompt are all different.
 TOKEN_STRIDE = 7919
 
@@ -48,6 +52,7 @@ class Result:
 
     name: str
     tokens_per_second: float
+    spread: float  # standard deviation of the repeats, in tokens per second
     share_of_limit: float
     profile: list[Row] | None
 
@@ -58,6 +63,8 @@ class Test:
 
     name: str
     tokens_per_second: float
+    spread: float
+    waited: float  # share of the time of all threads in which others had the processors
     work: "Work"
     profile: Profile | None
 
@@ -90,6 +97,7 @@ def measure(settings: BenchSettings, opened: Opened) -> tuple[dict[str, object],
         Result(
             name=test.name,
             tokens_per_second=test.tokens_per_second,
+            spread=test.spread,
             share_of_limit=share_of_limit(test.work, test.tokens_per_second, limits),
             profile=report_rows(test.profile, limits) if test.profile else None,
         )
@@ -98,11 +106,23 @@ def measure(settings: BenchSettings, opened: Opened) -> tuple[dict[str, object],
     report = {
         **_circumstances(opened),
         "limits": asdict(limits),
+        "busy": why_busy(tests),
         "results": [asdict(result) for result in results],
         "context": settings.context,
         "repeat": settings.repeat,
     }
     return report, results
+
+
+def why_busy(tests: Sequence[Test]) -> str | None:
+    """What says that others used the machine meanwhile, so that figures are too low."""
+    for test in tests:
+        if test.waited > FREE:
+            return f"{test.waited:.0%} of the time of {test.name} was spent waiting for a processor"
+        if test.spread > STEADY * test.tokens_per_second:
+            share = test.spread / test.tokens_per_second
+            return f"repeats of {test.name} differ by {share:.0%} (standard deviation)"
+    return None
 
 
 def _replay(settings: BenchSettings, opened: Opened) -> None:
@@ -125,6 +145,8 @@ def _circumstances(opened: Opened) -> dict[str, object]:
         "cpu": cpu_name(),
         "kv_type": opened.kv_type,
         "numerics": opened.model.info.numerics,
+        "size_bytes": opened.model.info.packed_bytes,
+        "parameters": opened.model.info.held_weights,
     }
 
 
@@ -175,17 +197,19 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
     kv_token_bytes = cached_token_bytes(opened.model, opened.kv_type)
     tests = []
     if settings.prefill:
-        seconds, profile = _measure(opened, settings, 1, settings.prefill, _time_prefill)
-        speed = settings.prefill / seconds
-        tests.append(Test(f"pp{settings.prefill}", speed, prefill_work(info), profile))
+        name, tokens = f"pp{settings.prefill}", settings.prefill
+        _say(name)
+        timed, profile = _measure(opened, settings, 1, tokens, _time_prefill)
+        tests.append(_test(name, tokens, timed, opened.threads, prefill_work(info), profile))
     for batch in settings.batch if settings.decode else ():
 
-        def decode(bench: "Bench", tokens: int) -> float:
+        def decode(bench: "Bench", tokens: int) -> Timed:
             return _time_decode(bench, context=settings.context, tokens=tokens - settings.context)
 
         length = settings.context + settings.decode
-        seconds, profile = _measure(opened, settings, batch, length, decode)
         name = f"tg{settings.decode}" + (f"@{batch}" if batch > 1 else "")
+        _say(name)
+        timed, profile = _measure(opened, settings, batch, length, decode)
         work = decode_work(
             info,
             kv_token_bytes,
@@ -194,8 +218,34 @@ def run_tests(settings: BenchSettings, opened: Opened) -> list[Test]:
             share_of_experts(opened.model.config),
             moved_state_bytes(opened.model),
         )
-        tests.append(Test(name, batch * settings.decode / seconds, work, profile))
+        tokens = batch * settings.decode
+        tests.append(_test(name, tokens, timed, opened.threads, work, profile))
     return tests
+
+
+def _say(name: str) -> None:
+    """A line, no bar: what draws one would take a processor from what is measured."""
+    print(f"lanewise: measuring {name}", file=sys.stderr, flush=True)
+
+
+def _test(
+    name: str,
+    tokens: int,
+    timed: Sequence[Timed],
+    threads: int,
+    work: "Work",
+    profile: Profile | None,
+) -> Test:
+    """What some repeats come to."""
+    speeds = [tokens / one.seconds for one in timed]
+    return Test(
+        name=name,
+        tokens_per_second=tokens / statistics.median(one.seconds for one in timed),
+        spread=statistics.stdev(speeds) if len(speeds) > 1 else 0.0,
+        waited=statistics.median(one.waited_s / (threads * one.seconds) for one in timed),
+        work=work,
+        profile=profile,
+    )
 
 
 class Bench:
@@ -260,9 +310,9 @@ def _measure(
     settings: BenchSettings,
     batch: int,
     length: int,
-    test: Callable[[Bench, int], float],
-) -> tuple[float, Profile | None]:
-    """Median seconds of the repeats, and the profile of one more run if that is asked for."""
+    test: Callable[[Bench, int], Timed],
+) -> tuple[list[Timed], Profile | None]:
+    """What the repeats took, and the profile of one more run if that is asked for."""
     blocks = batch * -(-length // BLOCK_TOKENS)
     with Session(
         opened.model,
@@ -275,27 +325,27 @@ def _measure(
     ) as session:
         bench = Bench(session, batch, length, opened.model.config.vocab_size)
         test(bench, length)  # warms caches, pages and the clock of the cores
-        seconds = statistics.median(test(bench, length) for _ in range(settings.repeat))
+        timed = [test(bench, length) for _ in range(settings.repeat)]
         if settings.profile:
             bench.profile = Profile(opened.threads)
             test(bench, length)
-        return seconds, bench.profile
+        return timed, bench.profile
 
 
-def _time_prefill(bench: Bench, tokens: int) -> float:
-    start = time.perf_counter()
+def _time_prefill(bench: Bench, tokens: int) -> Timed:
+    start = Timed.now()
     with bench.measured():
         bench.prefill(0, tokens)
-    return time.perf_counter() - start
+    return start.until_now()
 
 
-def _time_decode(bench: Bench, *, context: int, tokens: int) -> float:
+def _time_decode(bench: Bench, *, context: int, tokens: int) -> Timed:
     current = [bench.prefill(sequence, context) for sequence in range(bench.batch)]
-    start = time.perf_counter()
+    start = Timed.now()
     with bench.measured():
         for step in range(tokens):
             current = bench.decode(current, context + step)
-    return time.perf_counter() - start
+    return start.until_now()
 
 
 def _check_lengths(settings: BenchSettings, opened: Opened) -> None:
@@ -310,22 +360,35 @@ def _check_lengths(settings: BenchSettings, opened: Opened) -> None:
 
 
 def _print_table(report: dict[str, object], results: list[Result]) -> None:
-    table = Table("test", "tokens/s", "share of limit")
+    table = Table(
+        "model", "size", "params", "level", "threads", "test", "tokens/s", "share of limit"
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for result in results:
         table.add_row(
-            result.name, f"{result.tokens_per_second:.1f}", f"{result.share_of_limit:.1%}"
+            f"{report['model']} {report['weights']}",
+            format_size(int(str(report["size_bytes"]))),
+            f"{int(str(report['parameters'])) / 1e6:.1f} M",
+            *(str(report["isa"]), str(report["threads"]), result.name),
+            f"{result.tokens_per_second:.1f} ± {result.spread:.1f}",
+            f"{result.share_of_limit:.1%}",
         )
     limits = report["limits"]
     assert isinstance(limits, dict)
     console = Console(highlight=False)
     console.print(
-        f"{report['model']}, {report['weights']}, {report['isa']}, {report['threads']} threads "
-        f"on {report['cpu']}\n"
-        f"limits: read {limits['read_gb_s']:.1f} GB/s, int8 {limits['int8_gmac_s']:.0f} GMAC/s"
+        f"{report['cpu']}; limits: read {limits['read_gb_s']:.1f} GB/s,"
+        f" int8 {limits['int8_gmac_s']:.0f} GMAC/s"
     )
+    console.width = max(console.width, MIN_WIDTH)
     console.print(table)
+    console.print(
+        f"pp: a prompt of so many tokens; tg: so many written, @8: by 8 sequences together;"
+        f" medians of {report['repeat']}, ± their standard deviation"
+    )
+    if report["busy"]:
+        console.print(f"others used this machine: {report['busy']}; figures are too low")
     for result in results:
         if result.profile:
             print_rows(result.name, result.profile)

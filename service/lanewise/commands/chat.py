@@ -8,18 +8,29 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lanewise.commands.chat_client import ChatClient, ChatError, Numbers
 from lanewise.commands.chat_input import line_editing, read_text
 from lanewise.commands.chat_server import flags_of, own_server
+from lanewise.loading.hub import DEFAULT
 from lanewise.settings import ChatSettings, SettingsError
 
 FAINT, PLAIN = "\x1b[2m", "\x1b[0m"
 CLEAR_LINE = "\r\x1b[K"
 # Controls but for the line feed and the tab, what turns the direction of writing, lone surrogates.
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/\S*)?")
+# What /set knows: fields of requests that a person may want to change.
+FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "stop"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words"),
+    *("reasoning_effort", "include_reasoning", "thinking_token_budget", "chat_template_kwargs"),
+    *("response_format", "structured_outputs", "ignore_eos", "priority", "cache_salt"),
+)
 
 HELP = '''\
   Enter sends; \\ at the end of a line, or """ before and after, for several lines
@@ -35,26 +46,38 @@ HELP = '''\
 def run(settings: ChatSettings) -> int:
     """Talk until the input ends; 1 if the only answer asked for failed."""
     with _server(settings) as client:
-        model = next(iter(settings.served_model_name), None) or _first_model(client)
+        model, notice = _model_of(client, settings)
         chat = Chat(client, model, settings)
         if not sys.stdin.isatty():
             return chat.answer_all(sys.stdin.read())
+        if notice:
+            print(f"{CLEAR_LINE if sys.stderr.isatty() else ''}{printable(notice)}")
         chat.talk()
     return 0
 
 
-def _first_model(client: ChatClient) -> str:
-    names = client.models()
-    if not names:
+def _model_of(client: ChatClient, settings: ChatSettings) -> tuple[str, str | None]:
+    """The name of the model to talk with, and what the server has users told of it."""
+    asked = next(iter(settings.served_model_name), None)
+    models = client.models() if asked is None or _is_url(settings.model) else []
+    if asked is None and not models:
         raise ChatError(f"{client.url} serves no model")
-    return names[0]
+    found = next((one for one in models if asked in (None, one.get("id"))), {})
+    notice = found.get("notice")
+    return asked or str(found.get("id")), None if notice is None else str(notice)
+
+
+def _is_url(model: str | None) -> bool:
+    return (model or "").startswith(("http://", "https://"))
 
 
 def _server(settings: ChatSettings) -> AbstractContextManager[ChatClient]:
-    model = settings.model or ""
-    if model.startswith(("http://", "https://")):
-        return nullcontext(ChatClient(model, next(iter(settings.api_key), None)))
-    return own_server(flags_of(settings), _say_progress)
+    if settings.model is not None and _is_url(settings.model):
+        return nullcontext(ChatClient(settings.model, next(iter(settings.api_key), None)))
+    named = settings.model or DEFAULT
+    if ADDRESS.fullmatch(named) and not Path(named).exists():
+        raise ChatError(f"{named}: no such file or directory; did you mean http://{named}?")
+    return own_server(flags_of(replace(settings, model=named)), _say_progress)
 
 
 def _say_progress(message: str) -> None:
@@ -171,6 +194,8 @@ class Chat:
             print(f"lanewise: {printable(str(error))}", file=sys.stderr)
             return False
         screen.end()
+        for warning in numbers.warnings:
+            print(screen.faint(f"[the server warns: {printable(warning)}]"), file=sys.stderr)
         self._turns.append({"role": "assistant", "content": text})
         if shows_numbers:
             print(screen.faint(f"[{'stopped, ' * (numbers.reason == 'stopped')}{numbers}]"))
@@ -182,6 +207,11 @@ class Chat:
 
     def _set_field(self, text: str) -> None:
         name, _, value = text.partition(" ")
+        if name and name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(FIELDS)}"
+            print(f"{printable(name)} is no field that /set knows; {hint}")
+            return
         if name and not value.strip():
             self._fields.pop(name, None)
         elif name:

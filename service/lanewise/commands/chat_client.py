@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ class Numbers:
     pieces: int = 0
     usage: Mapping[str, Any] = field(default_factory=dict)
     reason: str | None = None
+    warnings: list[str] = field(default_factory=list)  # of the server, about the request
 
     def count(self) -> None:
         """A piece has come."""
@@ -82,19 +84,20 @@ class ChatClient:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
 
-    def models(self) -> list[str]:
-        """The names of the models that are served."""
+    def models(self) -> list[dict[str, Any]]:
+        """What the server says of the models that are served."""
         with self._asked("GET", "/models") as answer:
             found = _object(answer.read())
         models = found.get("data")
         if not isinstance(models, list):
             raise ChatError(f"{self.url}: the answer to /v1/models is no list of models")
-        return [str(model.get("id")) for model in models if isinstance(model, dict)]
+        return [model for model in models if isinstance(model, dict)]
 
     def stream(self, body: Mapping[str, Any], numbers: Numbers) -> Iterator[Piece]:
         """The pieces of an answer; leaving the loop hangs up, which stops the server's work."""
         ask = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._asked("POST", "/chat/completions", json.dumps(ask).encode()) as answer:
+            numbers.warnings += answer.headers.get_all("x-lanewise-warning") or ()
             while line := answer.readline():
                 name, _, data = line.decode("utf-8", "replace").partition(":")
                 if name != "data":
@@ -120,6 +123,11 @@ class ChatClient:
             if answer.status != 200:
                 raise ChatError(_error_of(answer))
             yield answer
+        except ssl.SSLError as error:
+            if error.reason == "WRONG_VERSION_NUMBER":
+                plain = self.url.replace("https://", "http://", 1)
+                raise ChatError(f"{self.url}: there is no TLS; did you mean {plain}?") from None
+            raise ChatError(f"{self.url}: {error.reason or error}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise ChatError(f"{self.url}: {reason}") from None

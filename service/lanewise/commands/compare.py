@@ -38,7 +38,7 @@ from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
 from lanewise.commands.compare_picture import check_picture, draw
 from lanewise.commands.compare_tasks import check_program, task_scores
 from lanewise.commands.compared import Compared
-from lanewise.commands.opening import Opened, open_model, steps_bar
+from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.perplexity import (
     CHARS_PER_TOKEN,
     DEFAULT_CONTEXT,
@@ -50,6 +50,7 @@ from lanewise.commands.perplexity import (
     read_text,
     run_group,
 )
+from lanewise.commands.progress import steps_bar
 from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError

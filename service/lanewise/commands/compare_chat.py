@@ -4,7 +4,8 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from lanewise.commands.compared import Compared
-from lanewise.commands.opening import Opened, steps_bar, warn
+from lanewise.commands.opening import Opened, warn
+from lanewise.commands.progress import steps_bar
 from lanewise.runtime import BLOCK_TOKENS, Batch, Session
 from lanewise.sandbox.alone import encode_chats
 from lanewise.text.chat_template import ChatTemplateError

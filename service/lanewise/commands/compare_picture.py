@@ -21,7 +21,7 @@ def check_picture(picture: str | None) -> None:
     except ImportError:
         raise SettingsError(
             "--picture: needs matplotlib, which is not installed;"
-            " accepted after: pip install 'lanewise[compare]'"
+            " accepted after: pip install matplotlib"
         ) from None
 
 

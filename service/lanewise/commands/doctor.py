@@ -24,6 +24,8 @@ from lanewise.runtime import (
 )
 from lanewise.settings import DoctorSettings, Settings
 
+LEAST_MEMORY = 1 << 30  # below it only toys fit
+MOST_LINES = 3  # of one thing
 OK = 0
 FAILED = 1
 
@@ -39,9 +41,9 @@ def run(settings: DoctorSettings) -> int:
     except LibraryMissingError as error:
         report["library_error"] = str(error)
     if settings.json:
-        print(json.dumps(report))
+        print(json.dumps(report | {"problems": problems_of(report)}))
     else:
-        _print(report)
+        _print(report, settings.kernels)
     return OK if report.get("selftest", {}).get("ok") else FAILED
 
 
@@ -138,8 +140,50 @@ def _fit_model(settings: DoctorSettings, limit: host.MemoryLimit) -> dict[str, A
         return {"model": model, "placement": asdict(opened.placement)}
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], shows_kernels: bool) -> None:
     console = Console(highlight=False)
+    problems = problems_of(report)
+    verdict = "all is well" if not problems else f"{host.count(len(problems), 'problem')}:"
+    console.print(f"{'verdict':11} {verdict}", soft_wrap=True)
+    for problem in problems:
+        console.print(f"{'':11} - {problem}", soft_wrap=True)
+    for name, value in _rows(report).items():
+        console.print(f"{name:11} {value}", soft_wrap=True)
+    if shows_kernels and "kernels" in report:
+        console.print(_kernel_table(report["kernels"]))
+
+
+def problems_of(report: dict[str, Any]) -> list[str]:
+    """What keeps this machine from serving well, each with its remedy, the worst first."""
+    found = []
+    if "library_error" in report:
+        found.append(f"the library cannot be used: {report['library_error']}; install anew")
+    elif not report["selftest"]["ok"]:
+        found += [f"self-test {line}; please report it" for line in _failures(report["selftest"])]
+    quota, memory = report["cpu_quota"], report["memory"]
+    if quota["is_much"]:
+        found.append(f"the CPU quota stops all threads at once ({_quota_line(quota)})")
+    if report["huge_pages"] == "transparent: never; reserved: 0":
+        found.append(
+            "huge pages are off, which costs speed: as root,"
+            " echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"
+        )
+    if memory["limit_bytes"] < LEAST_MEMORY:
+        found.append(
+            f"{host.format_size(memory['limit_bytes'])} of memory ({memory['limit_reason']}) is"
+            f" little: raise the limit to {host.format_size(LEAST_MEMORY)} or more"
+        )
+    model = report.get("model")
+    if model and model["max_seqs"] < Settings().max_seqs:
+        found.append(
+            f"states of {model['max_seqs']} sequences fit, not of {Settings().max_seqs}: more"
+            " memory, or --max-seqs"
+        )
+    return found
+
+
+def _rows(report: dict[str, Any]) -> dict[str, str]:
+    """One line for each thing that was found or chosen."""
     memory = report["memory"]
     rows = {
         "CPU": report["cpu"],
@@ -148,40 +192,36 @@ def _print(report: dict[str, Any]) -> None:
         "memory": f"{host.format_size(memory['limit_bytes'])} of "
         f"{host.format_size(memory['total_bytes'])}: {memory['limit_reason']}",
         "huge pages": report["huge_pages"],
-        "nodes": ("\n" + " " * 12).join(map(_node_line, report["topology"])),
+        "nodes": _few(list(map(_node_line, report["topology"])), "nodes"),
     }
-    if "library_error" in report:
-        rows["library"] = f"FAILED: {report['library_error']}"
-    else:
-        rows["features"] = " ".join(report["features"])
+    if "library_error" not in report:
         rows["level"] = f"{report['isa']} (can run: {', '.join(report['levels'])})"
         rows["autotune"] = _autotune_line(report["autotune"])
         rows["placement"] = "threads {threads}\n{0:12}memory {memory}".format(
             "", **report["placement"]
         )
-    if model := report.get("model"):
-        rows["model"] = (
-            f"{model['name']} ({model['architecture']}, {model['weights']}), "
-            f"{host.format_size(model['packed_bytes'])} packed"
+        rows["numerics"] = (
+            f"version {report['numerics']}: the same answers on every machine with it"
         )
-        rows["KV cache"] = (
-            f"{model['kv_tokens']} tokens of {model['kv_type']} in "
-            f"{host.format_size(model['kv_bytes'])}: {model['kv_reason']}"
+        rows["self-test"] = "; ".join(_selftest_lines(report["selftest"]))
+    return rows | _model_rows(report.get("model"))
+
+
+def _model_rows(model: dict[str, Any] | None) -> dict[str, str]:
+    if model is None:
+        return {}
+    rows = {
+        "model": f"{model['name']} ({model['architecture']}, {model['weights']}), "
+        f"{host.format_size(model['packed_bytes'])} packed",
+        "KV cache": f"{model['kv_tokens']} tokens of {model['kv_type']} in "
+        f"{host.format_size(model['kv_bytes'])}: {model['kv_reason']}",
+    }
+    if model["state_bytes"]:
+        rows["states"] = (
+            f"{host.format_size(model['state_bytes'])}: of {model['max_seqs']} sequences and"
+            f" {model['snapshots']} snapshots"
         )
-        if model["state_bytes"]:
-            rows["states"] = (
-                f"{host.format_size(model['state_bytes'])}: of {model['max_seqs']} sequences and"
-                f" {model['snapshots']} snapshots"
-            )
-            asked = Settings().max_seqs
-            if model["max_seqs"] < asked:
-                rows["states"] += f"; for max_seqs {asked} there is not enough memory"
-    for name, value in rows.items():
-        console.print(f"{name:11} {value}", soft_wrap=True)
-    if "kernels" in report:
-        console.print(_kernel_table(report["kernels"]))
-        for line in _selftest_lines(report["selftest"]):
-            console.print(f"self-test   {line}", soft_wrap=True)
+    return rows
 
 
 def _quota_line(quota: dict[str, Any]) -> str:
@@ -209,6 +249,13 @@ def _autotune_line(autotune: dict[str, Any]) -> str:
         rows = choice["min_rows"]
         use = "is not used" if rows == tuning.NEVER else f"from {rows} rows"
         lines.append(f"{choice['symbol']} {use}, else {choice['rival']}")
+    return _few(lines, "lines")
+
+
+def _few(lines: list[str], what: str) -> str:
+    """The lines, or how many there are where they would push all else off the screen."""
+    if len(lines) > MOST_LINES:
+        lines = [lines[0], f"… {len(lines)} {what} in all; --json has them"]
     return ("\n" + " " * 12).join(lines)
 
 
@@ -225,6 +272,10 @@ def _selftest_lines(selftest: dict[str, Any]) -> list[str]:
     if selftest["ok"]:
         levels = sorted({result["isa"] for result in selftest["results"]})
         return [f"ok: same bits as scalar in {', '.join(levels)}" if levels else "ok: scalar only"]
+    return _failures(selftest)
+
+
+def _failures(selftest: dict[str, Any]) -> list[str]:
     return [
         f"FAILED: {result['isa']}, {result['weights']}: "
         + (result["error"] or "its logits differ from scalar's")

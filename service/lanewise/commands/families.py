@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import FAMILIES, REASONS
-from lanewise.settings import FamiliesSettings, SettingsError
+from lanewise.settings import FamiliesSettings, SettingsError, flag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,10 @@ class Row:
     about: str
 
 
-def run(settings: FamiliesSettings) -> None:
+def run(settings: FamiliesSettings, sources: Mapping[str, str]) -> None:
     """Print the families that are read, and which are refused for what reason."""
-    if settings.model is not None:
+    # A variable or file of the server's may name one.
+    if settings.model is not None and sources.get("model") == flag_of("model"):
         raise SettingsError(f"MODEL: {settings.model!r} given; lanewise families takes none")
     rows = [row_of(family) for family in FAMILIES]
     if settings.json:

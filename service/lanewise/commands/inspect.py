@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from lanewise.commands.progress import bytes_bar
 from lanewise.host import default_threads, format_size
 from lanewise.loading.checkpoint import Checkpoint, Converted, ModelFileError
 from lanewise.loading.formats import MATRIX_TYPES, TensorType, row_bytes
@@ -64,11 +65,22 @@ class Inspected:
         return 8 * self.stored.nbytes / self.weights if self.stored.nbytes else None
 
 
+def checked(tensors: Sequence[Inspected], name: str) -> list[str]:
+    """What is wrong with any of them; all weights are read, under a bar."""
+    problems: list[str] = []
+    with bytes_bar("checking") as bar:
+        task = bar.add_task(name, total=sum(tensor.stored.nbytes for tensor in tensors))
+        for tensor in tensors:
+            problems += problems_of(tensor)
+            bar.advance(task, tensor.stored.nbytes)
+    return problems
+
+
 def run(settings: InspectSettings) -> int:
     """Print what is in the file; the exit status is 1 if --check finds something wrong."""
     path = resolve_model(settings.model)
     with opened(path) as (kind, tensors):
-        problems = [p for tensor in tensors for p in problems_of(tensor)] if settings.check else []
+        problems = checked(tensors, path.name) if settings.check else []
         report = report_of(path, kind, tensors)
         if settings.check:
             problems += try_out(path, report) if not problems else []

@@ -5,17 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
+from lanewise.commands.progress import bytes_bar
 from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
 from lanewise.loading.checkpoint import Checkpoint
 from lanewise.loading.hub import resolve_model
@@ -86,7 +76,7 @@ def load_model(
     placement: Placement | None = None,
 ) -> Model:
     """Load a model under a bar; the caller closes it."""
-    with progress_bar("packing") as bar:
+    with bytes_bar("packing") as bar:
         task = bar.add_task(checkpoint.name, total=None)
         return Model.load(
             checkpoint,
@@ -97,32 +87,3 @@ def load_model(
             placement=placement,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-
-
-def steps_bar(verb: str) -> Progress:
-    """A bar of steps on stderr, or nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn(f"{verb} {{task.description}}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def progress_bar(verb: str) -> Progress:
-    """A bar of bytes on stderr, or nothing where stderr is no terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn(f"{verb} {{task.description}}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )

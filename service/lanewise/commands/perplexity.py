@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lanewise.commands.opening import Opened, open_model
+from lanewise.commands.progress import steps_bar
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Batch, NativeError, Session
 from lanewise.settings import PerplexitySettings, SettingsError
@@ -135,7 +135,6 @@ def _score_with_progress(
     batch = min(settings.batch, len(windows))
     longest = max(map(len, windows))
     chunk = min(settings.chunk, longest)
-    console = Console(stderr=True)
     with (
         Session(
             opened.model,
@@ -147,19 +146,12 @@ def _score_with_progress(
             states=batch,
             float_activations=settings.float_activations,
         ) as session,
-        Progress(
-            TextColumn("perplexity {task.fields[value]:.3f}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        ) as bar,
+        steps_bar("scoring") as bar,
     ):
-        task = bar.add_task("windows", total=len(windows), value=float("nan"))
+        task = bar.add_task("windows", total=len(windows))
 
         def report(done: int, perplexity: float) -> None:
-            bar.update(task, completed=done, value=perplexity)
+            bar.update(task, completed=done, description=f"windows, perplexity {perplexity:.3f}")
 
         return score_windows(session, windows, chunk=chunk, batch=batch, progress=report)
 

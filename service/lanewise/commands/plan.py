@@ -1,6 +1,8 @@
 """``lanewise plan``: what so many users would see on a machine, and what tokens would cost."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,12 +11,14 @@ from typing import Any
 from lanewise import host
 from lanewise.commands.bench import measure
 from lanewise.commands.opening import open_model
-from lanewise.commands.plan_report import print_instances, print_plan
+from lanewise.commands.plan_report import MOST_FOUND, print_found, print_instances, print_plan
+from lanewise.commands.progress import steps_bar
 from lanewise.loading.hub import resolve_model
 from lanewise.loading.opening import open_checkpoint
 from lanewise.planning.machines import Instance, Price, find_instance, instances, machine_of
 from lanewise.planning.measured import calibrated, machine_of_report, points_of
 from lanewise.planning.report import Asked, Planned, report_of
+from lanewise.planning.searching import Goal, holding, is_of
 from lanewise.planning.steps import step_time
 from lanewise.planning.work import ModelWork, cached_token_bytes, moved_state_bytes, work_of
 from lanewise.runtime import KvLayout, Model
@@ -30,33 +34,66 @@ MAX_MEASURED = 32  # sequences
 def run(settings: PlanSettings) -> None:
     """Print a table or a JSON object."""
     if settings.instances:
-        rows = list(instances())
+        rows = [one for one in instances() if is_of(one, settings.arch)]
         if settings.json:
             print(json.dumps([asdict(one) for one in rows]))
         else:
             print_instances(rows)
         return
     instance = _check(settings)
+    if is_search(settings):
+        _search(settings)
+        return
     if settings.instance is None and settings.bench is None:
         planned = _plan_here(settings)
     else:
         planned = _plan_elsewhere(settings, instance)
-    report = report_of(planned, _asked(settings, instance))
+    report = report_of(planned, _asked(settings, instance)) | {"busy": planned.busy}
     if settings.json:
         print(json.dumps(report))
     else:
         print_plan(report)
 
 
+def is_search(settings: PlanSettings) -> bool:
+    """Whether machines are looked for, rather than one planned for."""
+    return settings.itl is not None or settings.ttft is not None or settings.arch != "any"
+
+
+def _search(settings: PlanSettings) -> None:
+    """Plan for every machine that is known, and print those that hold what is asked, by price."""
+    goal = Goal(settings.itl, settings.ttft, settings.arch)
+    with _opened_elsewhere(settings) as plan_for, steps_bar("planning for") as bar:
+        rows = [one for one in instances() if is_of(one, settings.arch)]
+        rows.sort(key=lambda one: float("inf") if one.price is None else one.price.usd_hour)
+        task = bar.add_task("machines", total=len(rows))
+        found: list[dict[str, Any]] = []
+        for instance in rows:
+            if (held := holding(plan_for(instance), _asked(settings, instance), goal)) is not None:
+                found.append(held)
+            bar.advance(task)
+            if len(found) == MOST_FOUND and not settings.json:
+                break  # the cheapest come first
+    report = {"asked": asdict(goal) | {"users": settings.users}, "machines": found}
+    if settings.json:
+        print(json.dumps(report))
+    else:
+        print_found(found)
+
+
 def _check(settings: PlanSettings) -> Instance | None:
     """What can be refused before a model is opened; the instance."""
+    if is_search(settings) and (settings.bench is not None or settings.instance is not None):
+        raise SettingsError(
+            "--itl, --ttft and --arch look for machines; accepted: without --instance and --bench"
+        )
     if settings.bench is not None and settings.instance is not None:
         raise SettingsError(
             f"--bench: {settings.bench!r} beside --instance {settings.instance}; accepted: one"
         )
     if settings.instance is None:
         for flag, value in (("--engine", settings.engine), ("--bandwidth", settings.bandwidth)):
-            if value not in ("lanewise", None):
+            if value not in ("lanewise", None) and not (is_search(settings) and flag == "--engine"):
                 raise SettingsError(f"{flag}: {value}; accepted: only beside --instance")
         return None
     instance = find_instance(settings.instance)
@@ -125,7 +162,14 @@ def _plan_here(settings: PlanSettings) -> Planned:
 
 
 def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planned:
-    """Read what the model's matrices are, but none of them."""
+    """Plan for a machine that is not this one."""
+    with _opened_elsewhere(settings) as plan_for:
+        return plan_for(instance)
+
+
+@contextmanager
+def _opened_elsewhere(settings: PlanSettings) -> Iterator[Callable[[Instance | None], Planned]]:
+    """What plans for any machine: the model's matrices are known, but none of them is read."""
     with open_checkpoint(resolve_model(settings.model), mtp=settings.draft == MTP) as checkpoint:
         _check_lengths(settings, checkpoint.config.context_length)
         weights = held_name(checkpoint, settings.weights)
@@ -134,28 +178,32 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
             layout = model.kv_layout(kv_type, groups_by_window=True)
             token_bytes, moved = cached_token_bytes(model, kv_type), moved_state_bytes(model)
         work = work_of(checkpoint, settings.weights, token_bytes, moved)
-        limit = _limit(settings, instance)
-        if instance is None:
-            report = _read_bench(str(settings.bench), checkpoint.name, weights)
-            return _by_bench(report, checkpoint.name, weights, kv_type, layout, work, limit)
-        machine = machine_of(
-            instance,
-            settings.engine,
-            threads=settings.threads,
-            read_gb_s=settings.bandwidth,
-            kv_type=kv_type,
-        )
-        return Planned(
-            name=checkpoint.name,
-            weights=weights,
-            kv_type=kv_type,
-            layout=layout,
-            work=work,
-            machine=machine,
-            cost=partial(step_time, machine, work),
-            limit=limit,
-            instance=instance,
-        )
+
+        def plan_for(instance: Instance | None) -> Planned:
+            limit = _limit(settings, instance)
+            if instance is None:
+                report = _read_bench(str(settings.bench), checkpoint.name, weights)
+                return _by_bench(report, checkpoint.name, weights, kv_type, layout, work, limit)
+            machine = machine_of(
+                instance,
+                settings.engine,
+                threads=settings.threads,
+                read_gb_s=settings.bandwidth,
+                kv_type=kv_type,
+            )
+            return Planned(
+                name=checkpoint.name,
+                weights=weights,
+                kv_type=kv_type,
+                layout=layout,
+                work=work,
+                machine=machine,
+                cost=partial(step_time, machine, work),
+                limit=limit,
+                instance=instance,
+            )
+
+        yield plan_for
 
 
 def _by_bench(
@@ -170,7 +218,11 @@ def _by_bench(
     """A plan for the machine that a bench of the model was run on."""
     machine = machine_of_report(report)
     cost = calibrated(machine, work, points_of(report, work.windows))
-    return Planned(name, weights, kv_type, layout, work, machine, cost, limit)
+    busy = report.get("busy")
+    return Planned(
+        *(name, weights, kv_type, layout, work, machine, cost, limit),
+        busy=None if busy is None else str(busy),
+    )
 
 
 def _read_bench(path: str, name: str, weights: str) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from lanewise.host import count, format_size
+from lanewise.host import MIB, count, format_size
 from lanewise.planning.machines import Instance
 
+MOST_USED = 0.9  # of the memory, by weights and conversations
+MOST_FOUND = 15  # machines that are shown
 MIN_WIDTH = 110  # of a table's line, where no terminal says how wide it is
 
 
@@ -33,6 +35,41 @@ def print_instances(rows: Sequence[Instance]) -> None:
         price = "" if row.price is None else f"{row.price.usd_hour:g}"
         table.add_row(row.name, row.core, row.isa, *sizes, price, ", ".join(row.estimates))
     _console().print(table, soft_wrap=True)
+
+
+def print_found(rows: Sequence[dict[str, Any]]) -> None:
+    """The machines that hold what was asked, the cheapest first."""
+    heads = (
+        "cores",
+        "memory",
+        "USD/hour",
+        "first token, p95",
+        "between",
+        "tokens/s",
+        "USD/M tokens",
+    )
+    right = [Column(head, justify="right", no_wrap=True) for head in heads]
+    names = [Column(name, no_wrap=True) for name in ("instance", "core")]
+    table = Table(*names, *right, Column("estimated"), box=None, pad_edge=False)
+    for row in rows:
+        price, million = row["usd_hour"], row["usd_per_million_tokens"]
+        table.add_row(
+            *(row["name"], row["core"], str(row["cores"]), format_size(row["memory_bytes"])),
+            "not known" if price is None else f"{price:g}",
+            *(_milliseconds(row["first_token_p95_s"]), _milliseconds(row["between_tokens_s"])),
+            f"{row['tokens_s']:.0f}",
+            "" if million is None else f"{million:.3g}",
+            ", ".join(row["estimates"]),
+        )
+    console = _console()
+    if rows:
+        console.print(table, soft_wrap=True)
+        said = f"{count(len(rows), 'machine')} that hold it, by price"
+        console.print(said + ("; --json has all" if len(rows) == MOST_FOUND else ""))
+    else:
+        console.print(
+            "no machine that is known holds it; fewer users, fewer bits or longer times may"
+        )
 
 
 def _console() -> Console:
@@ -77,7 +114,7 @@ def _price_line(price: dict[str, Any] | None) -> str:
 
 
 def _users_table(report: dict[str, Any]) -> Table:
-    heads = ("users", "first token", "its p95", "between", "tokens/s", "memory", "USD/M tokens")
+    heads = ("users", "first token, median", "p95", "between", "tokens/s", "memory", "USD/M tokens")
     right = [Column(head, justify="right", no_wrap=True) for head in heads]
     title = f"{report['prompt_tokens']} tokens in, {report['answer_tokens']} out"
     table = Table(*right, Column("limit", no_wrap=True), title=title, box=None, pad_edge=False)
@@ -105,9 +142,23 @@ def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
 
 
+def _remedy(row: dict[str, Any], memory: dict[str, Any]) -> str:
+    """What makes their conversations fit: a setting of the server, or another machine."""
+    needed = -(-row["kv_needed_bytes"] // MIB)
+    # Beside both the server, texts and requests need room, as when it sizes the cache itself.
+    if memory["weight_bytes"] + row["kv_needed_bytes"] <= MOST_USED * memory["limit_bytes"]:
+        return f"`lanewise serve --kv-memory {needed}MiB` holds them"
+    whole = (memory["weight_bytes"] + row["kv_needed_bytes"]) / MOST_USED
+    return f"a machine with {format_size(int(whole))} holds them, or --kv-cache-dtype int8"
+
+
 def _advice(report: dict[str, Any]) -> list[str]:
     memory, instance = report["memory"], report["machine"]["instance"]
     lines = []
+    if report["busy"]:
+        lines.append(
+            f"others used the measured machine: {report['busy']}; it can do more than this"
+        )
     for row in report["users"]:
         if row["clients"] > report["most_users"]:
             lines.append(
@@ -116,10 +167,9 @@ def _advice(report: dict[str, Any]) -> list[str]:
             )
         if row["fits"]:
             continue
-        whole = memory["weight_bytes"] + row["kv_needed_bytes"]
-        fits = whole < memory["limit_bytes"]
-        what = f"--kv-memory {row['kv_needed_bytes']}" if fits else "more memory"
-        lines.append(f"{row['clients']} users: conversations give way to others; {what} helps")
+        lines.append(
+            f"{row['clients']} users: conversations give way to others; {_remedy(row, memory)}"
+        )
     if instance is not None:
         share = instance["read_gb_s"]
         if instance["is_shared"]:

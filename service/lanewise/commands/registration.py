@@ -12,5 +12,7 @@ class Command:
     settings: type[SourceSettings]
     module: str  # imported when the command runs, so that --help does not wait for numpy
     help: str
+    usage: str = "[MODEL] [--SETTING VALUE …]"  # what must be given has no brackets
+    example: str = ""  # what follows the command's name
     shows_sources: bool = False  # `run` is also given where each setting came from
     multiplies: bool = False  # large matrices in numpy: its BLAS gets all threads

@@ -245,7 +245,8 @@ class Metrics:
             "vllm:prompt_tokens_cached", "Prompt tokens found in the KV cache, and not computed."
         )
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens drawn.")
-        asked, found = "Prompt tokens looked for in the KV cache.", "Those found, and not computed."
+        asked = "Prompt tokens looked for in the KV cache."
+        found = "Prompt tokens found in the KV cache, and not computed."
         self._prefixes = [
             (
                 self._counter(f"vllm:{name}_queries", asked),

@@ -25,7 +25,7 @@ class StateSeries:
             "lanewise_state_snapshots_used", "Times that a sequence began with a snapshot."
         )
         gauge("lanewise_state_snapshot_places", "Places for such snapshots.").set(n_places)
-        gauge("lanewise_state_bytes", "Memory of states, those of snapshots included.").set(n_bytes)
+        gauge("lanewise_state_bytes", "Memory of states, of snapshots too.").set(n_bytes)
         self._published = (0, 0)
 
     def publish(self, snapshots: Snapshots) -> None:

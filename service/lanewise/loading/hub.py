@@ -7,6 +7,9 @@ import fcntl
 import logging
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from http import HTTPStatus
 from importlib import resources
 from itertools import islice
@@ -20,9 +23,23 @@ from lanewise.loading.gguf_checkpoint import parts_of
 from lanewise.loading.hf_checkpoint import family_of
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.packed_checkpoint import is_packed
+from lanewise.loading.small_model import NAME as SMALL
+from lanewise.loading.small_model import fetch as fetch_small
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(.+))?")
-ACCEPTED = "a GGUF file, a Hugging Face directory, org/name or org/name:file.gguf"
+ACCEPTED = (
+    "a GGUF file, a Hugging Face directory, org/name or org/name:file.gguf of the hub, such as"
+    " Qwen/Qwen3-0.6B"
+)
+# Names of models that are no paths: a path of that name goes before.
+DEMO, DEFAULT = "demo", "default"
+TOY = (
+    "this is the bundled demo model, a toy: it continues texts in the manner of old novels and"
+    " follows no instructions"
+)
+REAL_ONE = f"a real chat model: lanewise serve {SMALL}"
+
+logger = logging.getLogger(__name__)
 
 # What serving needs; consolidated and original weights are second copies in other formats.
 NEEDED = [
@@ -43,6 +60,8 @@ LARGE_BYTES = 16 << 20
 MOST_RESUMABLE_BYTES = 45_000_000_000  # the hub sends larger ones in its own protocol
 START_BYTES = 1 << 16  # of a GGUF file: its architecture is the first that writers write
 START_TIMEOUT_S = 30.0
+PROBE_S = 5.0  # for the hub to say anything
+TOLD_EVERY_S = 10.0
 NO_TOKEN = "HF_TOKEN is not set or not allowed"
 # Weights in folders, but for modules of sentence-transformers, are copies.
 NOT_NEEDED = ["consolidated*", "[!0-9]*/*.safetensors", "[0-9][!_]*/*.safetensors", "original/*"]
@@ -54,7 +73,8 @@ MOST_BESIDE = 10_000  # files and directories that a name is compared with
 def resolve_model(argument: str | None) -> Path:
     """Return the path of the model a command names, fetching it from the hub if need be.
 
-    None is the bundled model. Raises ModelFileError when there is nothing of that name.
+    None is the bundled model, ``default`` the small chat model, or the bundled one where that
+    cannot be had. Raises ModelFileError when there is nothing of that name.
     """
     if argument is None:
         return bundled_model()
@@ -67,6 +87,8 @@ def resolve_model(argument: str | None) -> Path:
         raise ModelFileError(f"{argument!r}: cannot be read: {error}") from error
     if exists:
         return path
+    if argument in NAMED:
+        return NAMED[argument]()
     match = HUB_ID.fullmatch(argument)
     if match is None or (argument.endswith((".gguf", ".safetensors")) and match[2] is None):
         near = _beside(path)
@@ -100,33 +122,45 @@ def bundled_model() -> Path:
     return found[0]
 
 
+def default_model() -> Path:
+    """The small chat model, or the bundled one where that cannot be had."""
+    try:
+        return fetch_small()
+    except ModelFileError as error:
+        logger.warning("%s; the bundled demo model is taken instead", error)
+        return bundled_model()
+
+
+NAMED = {SMALL: fetch_small, DEMO: bundled_model, DEFAULT: default_model}
+
+
+def is_toy(path: Path) -> bool:
+    """Whether it is the bundled model, of which users must be told."""
+    return path.suffix == ".gguf" and path.resolve() == bundled_model().resolve()
+
+
 def fetch(repository: str, file: str | None) -> Path:
     """Return the local copy of a repository, or of one of its files, downloading what is missing.
 
     HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME are the hub library's own settings.
     """
     # Imported here because the library reads its environment, and takes a while, when imported.
-    import huggingface_hub.utils.logging
     from huggingface_hub import constants, errors
+    from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if logging.getLogger().handlers:  # a server's log has the library's lines: not once more beside
         logging.getLogger("huggingface_hub").handlers.clear()
+    teller: AbstractContextManager[None] = nullcontext()
     if not sys.stderr.isatty():
         disable_progress_bars()
+        folder = repo_folder_name(repo_id=repository, repo_type="model")
+        teller = told_sizes(repository, Path(constants.HF_HUB_CACHE) / folder)
+    problem = None if constants.HF_HUB_OFFLINE else _problem_of(repository)
+    only_here = problem is not None  # the library would try six times, ten seconds each
     try:
-        if file is not None:
-            parts = [part.as_posix() for part in parts_of(PurePosixPath(file))]
-            for part in parts:
-                fetch_resumably(repository, part)
-            found = [Path(huggingface_hub.hf_hub_download(repository, part)) for part in parts]
-            return found[parts.index(file)]
-        refuse_unsupported(huggingface_hub.hf_hub_download(repository, "config.json"))
-        path = Path(
-            huggingface_hub.snapshot_download(
-                repository, allow_patterns=NEEDED, ignore_patterns=NOT_NEEDED
-            )
-        )
+        with teller:
+            return _fetched(repository, file, only_here)
     except errors.GatedRepoError as error:
         raise _failure(
             repository, "access must first be granted on the hub, and HF_TOKEN be set", error
@@ -142,9 +176,10 @@ def fetch(repository: str, file: str | None) -> Path:
         reason = (
             "HF_HUB_OFFLINE is set and the files are not in the local cache"
             if constants.HF_HUB_OFFLINE
-            else f"{constants.ENDPOINT} cannot be reached and the files are not in the local cache"
+            else f"{constants.ENDPOINT} cannot be reached ({problem or 'it stopped answering'}) and"
+            " the files are not in the local cache; a file of yours is named by its path"
         )
-        raise _failure(repository, reason, error) from error
+        raise ModelFileError(f"{repository}: {reason}") from error
     except ModelFileError:
         raise
     except Exception as error:  # the library's HTTP errors, a full disk, an invalid name
@@ -152,7 +187,77 @@ def fetch(repository: str, file: str | None) -> Path:
             reason = f"{constants.ENDPOINT} refuses access: {NO_TOKEN}"
             raise _failure(repository, reason, error) from error
         raise _failure(repository, f"cannot be fetched from {constants.ENDPOINT}", error) from error
-    return path
+
+
+def _fetched(repository: str, file: str | None, only_here: bool) -> Path:
+    """The path of what is asked for; errors are the library's."""
+    import huggingface_hub
+
+    def get(name: str) -> Path:
+        here = only_here
+        return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=here))
+
+    if file is not None:
+        parts = [part.as_posix() for part in parts_of(PurePosixPath(file))]
+        for part in () if only_here else parts:
+            fetch_resumably(repository, part)
+        return [get(part) for part in parts][parts.index(file)]
+    refuse_unsupported(str(get("config.json")))
+    return Path(
+        huggingface_hub.snapshot_download(
+            repository,
+            allow_patterns=NEEDED,
+            ignore_patterns=NOT_NEEDED,
+            local_files_only=only_here,
+        )
+    )
+
+
+def _problem_of(repository: str) -> str | None:
+    """Why the hub does not answer, after two tries; None: it does, if only with a refusal."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    problem = None
+    for _ in range(2):
+        try:
+            url = f"{constants.ENDPOINT}/api/models/{repository}"
+            status = get_session().head(url, timeout=PROBE_S).status_code
+        except Exception as error:  # of whatever library speaks HTTP
+            problem = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            continue
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return None
+        problem = f"it answers with status {status}"
+    return problem
+
+
+@contextmanager
+def told_sizes(name: str, folder: Path) -> Iterator[None]:
+    """Have the log say every ten seconds how much has come, where no bar shows it."""
+    ended = threading.Event()
+
+    def size() -> int:
+        return sum(one.lstat().st_size for one in folder.glob("blobs/*"))
+
+    def tell() -> None:
+        before = size()
+        while not ended.wait(TOLD_EVERY_S):
+            with suppress(OSError):  # a file that has got its name meanwhile
+                now = size()
+                rate = (now - before) / TOLD_EVERY_S
+                logger.warning(
+                    "downloading %s: %.1f MiB, %.1f MiB/s", name, now / 2**20, rate / 2**20
+                )
+                before = now
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
 
 
 def refuse_unsupported(config: str) -> None:

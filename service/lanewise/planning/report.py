@@ -36,6 +36,7 @@ class Planned:
     cost: StepCost
     limit: host.MemoryLimit
     instance: Instance | None = None
+    busy: str | None = None  # what says that others used the machine that was measured
 
 
 @dataclass(frozen=True, slots=True)

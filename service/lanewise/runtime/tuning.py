@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lanewise.loading.small_model import cache_folder
 from lanewise.runtime.cpu import best_isa, cpu_features
 from lanewise.runtime.library import NativeError, library_path, native
 
@@ -85,14 +86,6 @@ def prepare(isa: str | None, cpu: str, *, enabled: bool, folder: Path | None = N
     choose(measured)
     _write(path, key, measured)
     return Tuning(measured, "measured now")
-
-
-def cache_folder() -> Path:
-    """Where this user's programs keep what they can make again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):  # the specification has relative paths ignored
-        base = os.path.join("/", os.path.expanduser("~"), ".cache")
-    return Path(base) / "lanewise"
 
 
 def _list(function: str, isa: str | None) -> list[Choice]:

@@ -1,6 +1,7 @@
 """The LoRA adapters that the settings name, and the memory that all may come to take."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from lanewise import host
@@ -18,11 +19,7 @@ def make_adapters(settings: Settings, model: Model) -> Adapters | None:
     """The adapters that the settings name; None when there will never be any."""
     if not settings.lora and not settings.allow_runtime_lora:
         return None
-    if len(settings.lora) > settings.max_loras:
-        raise SettingsError(
-            f"lora has {len(settings.lora)} adapters; accepted: at most max_loras ="
-            f" {settings.max_loras}"
-        )
+    check_adapters(settings, names_of(settings, model))
 
     def load(path: str) -> Adapter:
         try:
@@ -36,11 +33,6 @@ def make_adapters(settings: Settings, model: Model) -> Adapters | None:
 
     adapters = Adapters(load, settings.max_loras)
     for name, path in settings.lora:
-        if name in (names := names_of(settings, model)):
-            raise SettingsError(
-                f"lora: {name!r} is a name of the served model; accepted: any but"
-                f" {', '.join(names)}"
-            )
         try:
             loaded = adapters.load(name, path)
         except AdapterError as error:
@@ -48,6 +40,21 @@ def make_adapters(settings: Settings, model: Model) -> Adapters | None:
         size = host.format_size(loaded.weights.n_bytes)
         logger.info("adapter %s: rank %d, %s, %s", name, loaded.weights.rank, size, path)
     return adapters
+
+
+def check_adapters(settings: Settings, names: Sequence[str]) -> None:
+    """Refuse adapters that are too many, or called as the model is."""
+    if len(settings.lora) > settings.max_loras:
+        raise SettingsError(
+            f"lora has {len(settings.lora)} adapters; accepted: at most max_loras ="
+            f" {settings.max_loras}"
+        )
+    for name, _ in settings.lora:
+        if name in names:
+            raise SettingsError(
+                f"lora: {name!r} is a name of the served model; accepted: any but"
+                f" {', '.join(names)}"
+            )
 
 
 def adapter_bytes(settings: Settings, model: Model, adapters: Adapters | None) -> int:

@@ -13,7 +13,7 @@ from lanewise.engine.prediction_head import PredictionHead
 from lanewise.engine.states import blocks_between, blocks_per_snapshot
 from lanewise.engine.window import Windows
 from lanewise.held import TEXTS
-from lanewise.runtime import BLOCK_TOKENS, Model, Session, kernels_in_use
+from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
@@ -103,8 +103,7 @@ def plan_cache(
     """Share the memory that is left; SettingsError or HostError if the context does not fit."""
     context = model.config.context_length
     asked = settings.max_model_len
-    if asked is not None and asked > context:
-        raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
+    check_context(settings, context)
     kv_type = resolve_kv_type(settings.kv_cache_dtype, model.weights)
     # A draft model reads a text later than the model does, and from its beginning on.
     layout = model.kv_layout(kv_type, groups_by_window=draft is None)
@@ -112,28 +111,11 @@ def plan_cache(
     windows = Windows.for_steps(sizes, settings.max_step_tokens)
     packed_bytes = model.info.packed_bytes + adapter_bytes(settings, model, adapters)
     packed_bytes += draft.model.info.packed_bytes if draft else 0
-    kv = host.choose_kv_blocks(
-        kv_memory=settings.kv_memory,
-        limit=limit,
-        packed_bytes=packed_bytes,
-        block_bytes=layout.block_bytes + (draft.block_bytes if draft else 0),
-        max_seqs=settings.max_seqs,
-        max_model_len=asked or context,
-        sequence_blocks=windows.most_blocks(asked or context),
-        states=host.StateSizes(
-            layout.place_bytes(settings.max_draft),
-            settings.snapshot_memory if settings.prefix_cache else 0,
-            blocks_per_snapshot(layout),
-        ),
-        held_bytes=_held_bytes(settings),
-    )
+    block_bytes = layout.block_bytes + (draft.block_bytes if draft else 0)
+    kv = _choose(settings, layout, windows, limit, asked or context, packed_bytes, block_bytes)
     _warn_of_too_much(kv, packed_bytes, limit)
     max_model_len = windows.longest(kv.blocks, asked or context)
-    if asked is not None and asked > max_model_len:
-        raise host.HostError(
-            f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
-            f"({kv.reason}) holds {max_model_len} tokens"
-        )
+    _check_length(asked, max_model_len, kv)
     logger.info(
         "KV cache: %d blocks of %d tokens in %s, %s (%s); the context holds %d tokens",
         *(kv.blocks, BLOCK_TOKENS, kv_type, host.format_size(kv.n_bytes), kv.reason),
@@ -163,6 +145,58 @@ def plan_cache(
         n_snapshots=kv.n_snapshots,
         snapshot_blocks=blocks_between(layout, settings.max_draft),
         state_bytes=kv.state_bytes,
+    )
+
+
+def check_context(settings: Settings, context: int) -> None:
+    """SettingsError where longer texts are asked for than the model reads."""
+    asked = settings.max_model_len
+    if asked is not None and asked > context:
+        raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
+
+
+def check_cache(
+    settings: Settings, layout: KvLayout, context: int, limit: host.MemoryLimit
+) -> None:
+    """HostError where the KV cache of that memory holds no block, or not what is asked for."""
+    windows = Windows.for_steps(layout.windows, settings.max_step_tokens)
+    asked = settings.max_model_len
+    kv = _choose(settings, layout, windows, limit, asked or context, 0, layout.block_bytes)
+    _check_length(asked, windows.longest(kv.blocks, asked or context), kv)
+
+
+def _check_length(asked: int | None, longest: int, kv: host.KvChoice) -> None:
+    if asked is not None and asked > longest:
+        raise host.HostError(
+            f"max_model_len is {asked}; the KV cache of {host.format_size(kv.n_bytes)} "
+            f"({kv.reason}) holds {longest} tokens"
+        )
+
+
+def _choose(
+    settings: Settings,
+    layout: KvLayout,
+    windows: Windows,
+    limit: host.MemoryLimit,
+    longest: int,
+    packed_bytes: int,
+    block_bytes: int,
+) -> host.KvChoice:
+    """How many blocks there is memory for."""
+    return host.choose_kv_blocks(
+        kv_memory=settings.kv_memory,
+        limit=limit,
+        packed_bytes=packed_bytes,
+        block_bytes=block_bytes,
+        max_seqs=settings.max_seqs,
+        max_model_len=longest,
+        sequence_blocks=windows.most_blocks(longest),
+        states=host.StateSizes(
+            layout.place_bytes(settings.max_draft),
+            settings.snapshot_memory if settings.prefix_cache else 0,
+            blocks_per_snapshot(layout),
+        ),
+        held_bytes=_held_bytes(settings),
     )
 
 

@@ -26,6 +26,7 @@ class Text(NamedTuple):
     chat_template: ChatTemplate | None
     sampling: SamplingDefaults
     pooling: PooledText | None = None  # of a model that is pooled
+    notice: str | None = None  # what users must be told of the model
 
 
 def text_of_pooled(checkpoint: Checkpoint, text: Text) -> Text:

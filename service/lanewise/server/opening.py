@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from lanewise import host, topology
 from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.hub import resolve_model
+from lanewise.loading.hub import REAL_ONE, TOY, is_toy, resolve_model
 from lanewise.loading.opening import open_checkpoint
+from lanewise.server.checks_first import check_first
 from lanewise.server.model_text import Text, make_text, text_of_pooled
 from lanewise.server.progress import progress_of
 from lanewise.settings import MTP, Settings
@@ -25,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
+    path = resolve_model(settings.model)
     with (
         host.garbage_left_alone(for_good=True),
         open_checkpoint(
-            resolve_model(settings.model),
+            path,
             settings.hf_overrides,
             mtp=settings.speculation and settings.draft == MTP,
         ) as checkpoint,
@@ -36,7 +38,16 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
         checkpoint.limit_context(settings.max_model_len)
         if checkpoint.config.is_for_short_context:
             logger.info("LongRoPE: factors for short texts, max_model_len being what it is")
-        return load_beside(settings, checkpoint, threads, limit)
+        check_first(settings, checkpoint, limit)
+        loaded = load_beside(settings, checkpoint, threads, limit)
+    return _told_of_toy(*loaded) if is_toy(path) else loaded
+
+
+def _told_of_toy(model: Model, text: Text) -> tuple[Model, Text]:
+    """The bundled model with what its users must be told."""
+    logger.info("%s; %s", TOY, REAL_ONE)
+    notice = f"{TOY[0].upper()}{TOY[1:]}. {REAL_ONE[0].upper()}{REAL_ONE[1:]}"
+    return model, text._replace(notice=notice)
 
 
 def load_beside(

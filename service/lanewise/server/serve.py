@@ -36,6 +36,7 @@ from lanewise.text.chat_template import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
+ANY_ADDRESS = ("0.0.0.0", "::", "")
 OTHER_THREADS = 4  # for what is rare: a process to start, metrics, an adapter to load
 
 
@@ -71,7 +72,10 @@ def serve(
             pooling=text.pooling,
             sampling_defaults=text.sampling,
             card=ModelCard(
-                model.config.architecture, model.info.held_weights, model.info.packed_bytes
+                model.config.architecture,
+                model.info.held_weights,
+                model.info.packed_bytes,
+                text.notice,
             ),
             max_body_bytes=settings.max_body_bytes,
             request_budgets=RequestBudgets.of(settings),
@@ -107,6 +111,14 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
         "serving %s (%s, %s, %d threads) on http://%s:%d",
         *(", ".join(state.names), facts.weights, facts.isa, facts.threads),
         *(settings.host, listener.getsockname()[1]),
+    )
+    logger.info(
+        "open http://%s:%d/ in a browser to chat, /guide to read; %s",
+        "localhost" if settings.host in ANY_ADDRESS else settings.host,
+        listener.getsockname()[1],
+        "a key is wanted"
+        if state.api_keys
+        else "no key is wanted: set api_key_file before others can reach this address",
     )
     machine.MachineMetrics(state.engine.metrics.registry)
     state.engine.start()

@@ -200,6 +200,10 @@ class CompareSettings(TextSettings):
 class DoctorSettings(ReportSettings):
     """What ``lanewise doctor`` can be told."""
 
+    kernels: bool = field(
+        default=False, metadata=knob(SWITCH, "also list all kernels, and which can run here")
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(ReportSettings):
@@ -219,6 +223,24 @@ class PlanSettings(ReportSettings):
             "plan for the machine where `lanewise bench --json` of the model wrote this file;"
             " without it and --instance, this machine is measured",
         ),
+    )
+    itl: float | None = field(
+        default=None,
+        metadata=knob(
+            ABOVE_0,
+            "find machines: most milliseconds between two tokens, on average, for all users",
+        ),
+    )
+    ttft: float | None = field(
+        default=None,
+        metadata=knob(
+            ABOVE_0,
+            "find machines: most milliseconds to the first token, in 95 of 100 requests",
+        ),
+    )
+    arch: str = field(
+        default="any",
+        metadata=knob(choice("any", "arm", "x86"), "find or list machines of this kind"),
     )
     engine: str = field(
         default="lanewise",
@@ -336,6 +358,20 @@ class PullSettings(SourceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListSettings(SourceSettings):
+    """What ``lanewise list`` can be told."""
+
+    json: bool = field(
+        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveSettings(SourceSettings):
+    """What ``lanewise rm`` can be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FamiliesSettings(SourceSettings):
     """What ``lanewise families`` can be told."""
 
@@ -400,5 +436,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     QuantizeSettings,
     InspectSettings,
     PullSettings,
+    ListSettings,
+    RemoveSettings,
     FamiliesSettings,
 )

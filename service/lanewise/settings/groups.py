@@ -6,7 +6,7 @@ from typing import Any
 
 GROUPS = {
     "model": (
-        *("model", "served_model_name", "chat_template", "generation_config", "weights", "load"),
+        *("served_model_name", "chat_template", "generation_config", "weights", "load"),
         *("kv_cache_dtype", "max_model_len", "hf_overrides"),
     ),
     "machine": (
@@ -39,16 +39,22 @@ GROUPS = {
             "grammar_memory",
         ),
         *("grammar_cache_memory", "template_timeout_s", "template_memory"),
+        *("response_store_bytes", "max_stored_responses"),
     ),
-    "log": ("log_level", "log_format"),
+    "log and traces": ("log_level", "log_format", "otlp_traces_endpoint"),
 }
+# What `serve --help` shows; `--help-all` shows the rest too.
+ESSENTIAL = (
+    *("model", "served_model_name", "weights", "kv_cache_dtype", "max_model_len", "threads"),
+    *("kv_memory", "host", "port", "api_key_file", "max_seqs", "itl_target_ms", "lora", "draft"),
+)
 OTHERS = "this command"
 ORDER = {name: (group, at) for group, names in GROUPS.items() for at, name in enumerate(names)}
 
 
 def grouped(items: Iterable[Field[Any]]) -> Iterator[tuple[str, list[Field[Any]]]]:
-    """Settings by group, in the order above; what is in none comes last, under ``OTHERS``."""
-    found: dict[str, list[Field[Any]]] = {group: [] for group in (*GROUPS, OTHERS)}
+    """Settings by group, in the order above; what is in none comes first, under ``OTHERS``."""
+    found: dict[str, list[Field[Any]]] = {group: [] for group in (OTHERS, *GROUPS)}
     for item in items:
         found[ORDER.get(item.name, (OTHERS, 0))[0]].append(item)
     for group, members in found.items():

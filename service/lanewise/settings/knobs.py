@@ -64,9 +64,8 @@ class WeightSettings(ComputeSettings):
                 ("attention", "ffn", "experts", "head"),
                 ("q4_0", "q8_0"),
             ),
-            "type to hold the matrices in, quantized while they are loaded: all of a float model,"
-            " or some parts of any (head=q4_0,attention=q4_0), where floats become q8_0 or q4_0,"
-            " and q8_0 becomes q4_0",
+            "type to hold matrices in, quantized while loading: of a float model, or of parts of"
+            " any (head=q4_0,attention=q4_0)",
         ),
     )
     isa: str | None = field(
@@ -103,8 +102,8 @@ class ModelSettings(WeightSettings):
         default="auto",
         metadata=knob(
             choice("auto", "f16", "f32", "int8"),
-            "type of cached keys and values; auto = that of the model, f16 or f32;"
-            " int8 takes half the memory of f16",
+            "type of cached keys and values; auto = the model's, f16 or f32; int8 takes half of"
+            " f16's memory",
         ),
     )
     cpu_pinning: str = field(
@@ -150,32 +149,33 @@ class Settings(ModelSettings):
         default=(),
         metadata=knob(
             TEXTS,
-            "names of the model in the API; the first is in metrics, and in answers to requests"
-            " that name none; the model's own when not given",
+            "names of the model in the API, the first in metrics; the model's own when not given",
         ),
     )
     host: str = field(default="127.0.0.1", metadata=knob(TEXT, "address to listen on"))
-    port: int = field(default=8000, metadata=knob(integer(0, 65535), "port to listen on"))
+    port: int = field(default=8000, metadata=knob(integer(0, 65535), "port to listen on", "-p"))
     kv_memory: int | None = field(
         default=None,
         metadata=knob(
             SIZE,
-            "memory for keys and values, and states where layers keep any; from the memory limit"
-            " when not given",
+            "memory for keys, values and states of conversations; from the memory limit when not"
+            " given",
         ),
     )
     snapshot_memory: int | None = field(
         default=None,
         metadata=knob(
             SIZE,
-            "part of kv_memory for snapshots of states, behind which prompts that begin alike go"
-            " on; one for each 1024 tokens of the KV cache when not given",
+            "models with recurrent state: part of kv_memory for snapshots, which let shared prompts"
+            " and later turns resume; one for each 1024 tokens of the KV cache when not given",
         ),
     )
     max_model_len: int | None = field(
         default=None,
         metadata=knob(
-            integer(1), "longest prompt plus answer in tokens; the model's when not given"
+            integer(1),
+            "longest prompt plus answer in tokens; not given: the model's context, or less where"
+            " the KV cache holds less",
         ),
     )
     max_step_tokens: int = field(
@@ -188,8 +188,8 @@ class Settings(ModelSettings):
         default=170.0,
         metadata=knob(
             MILLISECONDS,
-            "time between two tokens that prompts of others may stretch it to, or to twice what it"
-            " is without; their part of a step follows from what steps have cost; 0 = off",
+            "prompts of others may stretch the time between two tokens to this, or to twice what it"
+            " is without them; 0 = prompts as fast as they can",
         ),
     )
     speculation: bool = field(
@@ -204,8 +204,8 @@ class Settings(ModelSettings):
         default=None,
         metadata=knob(
             TEXT,
-            "a small model of the same vocabulary that guesses too, named like the model; or mtp:"
-            " the head for this that the model brings along (Qwen 3.5, Qwen3-Next, GLM 4.5)",
+            "a small model of the same vocabulary that guesses too; or mtp: the model's own head"
+            " for this (Qwen 3.5, Qwen3-Next, GLM 4.5)",
         ),
     )
     draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
@@ -229,8 +229,7 @@ class Settings(ModelSettings):
         default=(),
         metadata=knob(
             NAMED_PATHS,
-            "LoRA adapters to load: requests choose one by its name as their model; PATH is a"
-            " directory that PEFT saved",
+            "LoRA adapters to load, directories that PEFT saved; a request names one as its model",
         ),
     )
     allow_runtime_lora: bool = field(
@@ -364,7 +363,9 @@ class Settings(ModelSettings):
     )
     max_stored_responses: int = field(
         default=1024,
-        metadata=knob(integer(0), "most such answers; of whoever keeps most the oldest goes first"),
+        metadata=knob(
+            integer(0), "most such answers; the API key with the most loses its oldest first"
+        ),
     )
     api_key: tuple[str, ...] = field(
         default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
@@ -372,7 +373,7 @@ class Settings(ModelSettings):
     api_key_file: str | None = field(
         default=None,
         metadata=knob(
-            TEXT, "file with such keys, one a line; lines that begin with # are comments"
+            TEXT, "file with keys that clients must send, one a line; # begins a comment"
         ),
     )
     admin_api_key: tuple[str, ...] = field(

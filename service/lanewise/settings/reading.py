@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,18 +29,28 @@ def variable_of(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def add_arguments(parser: argparse.ArgumentParser, settings: type[SourceSettings]) -> None:
-    """Give a command the flags of its settings; values stay text until :func:`resolve`."""
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    settings: type[SourceSettings],
+    shown: Collection[str] | None = None,
+) -> None:
+    """Give a command the flags of its settings; values stay text until :func:`resolve`.
+
+    The help has those that are to be ``shown``; None: all.
+    """
     parser.add_argument("--config", metavar="FILE", help="YAML file with any of these settings")
     for title, items in grouped(dataclasses.fields(settings)):
         group = parser.add_argument_group(title)
         for item in items:
-            _add_argument(group, item)
+            _add_argument(group, item, shown is None or item.name in shown)
 
 
-def _add_argument(group: argparse._ArgumentGroup, item: dataclasses.Field[Any]) -> None:
+def _add_argument(
+    group: argparse._ArgumentGroup, item: dataclasses.Field[Any], is_shown: bool
+) -> None:
     kind: Kind = item.metadata["kind"]
-    text = f"{item.metadata['help']} [{shown_value(item, item.default)}; {variable_of(item.name)}]"
+    default = shown_value(item, item.default)
+    text = f"{item.metadata['help']} [{default}]" if is_shown else argparse.SUPPRESS
     options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
     if kind.is_switch:
         options |= {"action": "store_const", "const": "true"}

@@ -91,6 +91,7 @@ def _model(name: str, state: ServerState) -> dict[str, Any]:
         "root": state.model_name,
         "parent": None,
         "max_model_len": context,
+        **({} if state.card.notice is None else {"notice": state.card.notice}),
         **({} if state.pooling is None else _pooled(state.pooling, state)),
         **_for_agents(name, state),
     }

@@ -177,7 +177,7 @@ async def invocations(request: Request, state: ServerState) -> Response:
 
 
 async def metrics(request: Request, state: ServerState) -> Response:
-    """All metrics, in Prometheus' text format or, for who accepts it, in OpenMetrics."""
+    """All metrics, in Prometheus' text format or in OpenMetrics for clients that accept it."""
     text, media_type = await state.scrapes.text(request.headers.get("accept", ""))
     return Response(text, media_type=media_type)
 

@@ -38,7 +38,7 @@ class Tracer:
         except ImportError as error:
             raise SettingsError(
                 f"otlp_traces_endpoint needs {error.name}; accepted: after"
-                " `pip install 'lanewise[otel]'`"
+                " `pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`"
             ) from None
         name = os.environ.get("OTEL_SERVICE_NAME", "lanewise")
         resource = Resource.create({"service.name": name, "service.version": version})

@@ -43,6 +43,7 @@ class ModelCard:
     architecture: str = "unknown"
     n_weights: int = 0
     n_bytes: int = 0  # of the weights in memory
+    notice: str | None = None  # what users must be told of it
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, and what says that it is one."""
+"""Llama 2 and 3, and files that declare themselves `llama` (Mistral and Mixtral in GGUF)."""
 
 from __future__ import annotations
 

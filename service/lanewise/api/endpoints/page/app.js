@@ -270,6 +270,9 @@ async function loadModels() {
   try {
     for await (const { data } of withKey(list)) {
       byId("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
+      const notice = data.find((model) => model.notice)?.notice ?? "";
+      byId("notice").textContent = notice;
+      byId("notice").hidden = !notice;
     }
     showBanner("");
   } catch (error) {

@@ -14,6 +14,7 @@
   root.dataset.theme = stored();
   document.addEventListener("DOMContentLoaded", () => {
     const choice = document.getElementById("theme");
+    if (!choice) return; // a page without the choice follows it
     choice.value = root.dataset.theme;
     choice.addEventListener("change", () => {
       root.dataset.theme = choice.value;

@@ -1,0 +1,1 @@
+"""What makes the guide's references from the code, and its site."""
