@@ -35,6 +35,7 @@ def seen(browser, url):
 
 def test_it_streams_retries_edits_and_says_what_it_took(seen):
     page = seen.page
+    page.fill("[name=max_tokens]", "150")  # so many do not come at once, which would have no speed
     seen.send("It was a dark night, and the old house stood empty.")
     seen.wait_for_answer()
     answer = page.locator(".turn.assistant .text")
@@ -43,7 +44,7 @@ def test_it_streams_retries_edits_and_says_what_it_took(seen):
     numbers = seen.numbers()
     assert re.fullmatch(r"[\d.]+ tokens/s", numbers["Speed"])
     assert re.fullmatch(r"[\d.]+ ms", numbers["First token"])
-    assert numbers["Answer"] == "24 tokens"
+    assert numbers["Answer"] == "150 tokens"
     assert numbers["Ended"] == "the limit of tokens was reached"
     prompt, cached = numbers["Prompt"], numbers["Cached"]
     assert int(prompt.split()[0]) > 10
