@@ -62,7 +62,7 @@ SHELL_FILES = .ci/run $(shell git ls-files '*.sh')
 serve: $(VENV)/.installed           ## serve MODEL on port 8000
 	$(BIN)/lanewise serve $(if $(MODEL),$(QUOTED_MODEL),default) $(SERVE_ARGS)
 
-test: programs                      ## what finds faults for its price, in ten minutes on two cores; ends with a line for each thing left out
+test: programs                      ## what finds faults for its price, in a quarter of an hour on two cores; ends with a line for each thing left out
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-level: programs                ## the tests that run kernels: for another level than the best, LANEWISE_ISA
