@@ -140,6 +140,20 @@ def test_strings_of_formats_end(takes, name, short, long):
     assert takes(schema | {"maxLength": 3000}, f'"{long}"')
 
 
+@pytest.mark.parametrize(
+    ("name", "longest"),
+    [
+        ("date", "2020-01-02"),
+        ("ipv4", "123.123.123.123"),
+        ("ipv6", "1234:1234:1234:1234:1234:1234:1234:1234"),
+        ("uuid", "12345678-1234-4234-8234-123456789abc"),
+        ("uri", "http://a/" + "b" * 2039),
+    ],
+)
+def test_strings_of_formats_may_be_as_long_as_they_get(takes, name, longest):
+    assert takes({"type": "string", "format": name}, f'"{longest}"')
+
+
 # What cannot be enforced, a text that is right without it, and the words that name it.
 BEYOND = [
     ({"type": "array", "uniqueItems": True}, "[1, 1]", "'uniqueItems'"),
