@@ -5,6 +5,7 @@ from pathlib import Path
 
 # Before numpy is loaded. Each core has a test; threads that wait for work would take cores away.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch
 
 import pytest
 
