@@ -131,14 +131,18 @@ def test_errors_are_its_own_classes(sdk, model):
     image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     with pytest.raises(anthropic.BadRequestError, match="this server reads text only"):
         sdk.messages.create(**ask(model, messages=[{"role": "user", "content": [image]}]))
-    tool = {"type": "bash_20250124", "name": "bash"}
-    with pytest.raises(anthropic.BadRequestError, match="no tools of its own"):
-        sdk.messages.create(**ask(model, tools=[tool]))
     long = [{"role": "user", "content": "word " * 1000}]
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 512"):
         sdk.messages.create(**ask(model, messages=long))
     made = sdk.messages.create(**ask(model, max_tokens=100_000, stop_sequences=["."]), timeout=60)
     assert made.stop_reason in ("stop_sequence", "model_context_window_exceeded")
+
+
+def test_a_tool_of_the_makers_is_left_out_and_named(sdk, model):
+    tool = {"type": "bash_20250124", "name": "bash"}
+    answered = sdk.messages.with_raw_response.create(**ask(model, tools=[tool]))
+    assert "bash" in answered.headers["x-lanewise-warning"]
+    assert answered.parse().stop_reason == "max_tokens"
 
 
 def test_the_asynchronous_client_leaves_a_stream(url, model):
