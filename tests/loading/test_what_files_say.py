@@ -107,6 +107,19 @@ def test_fields_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
         assert checkpoint.config == program_of(LLAMA, tmp_path)
 
 
+def test_what_gemma2_leaves_out_is_what_the_reference_takes(tmp_path: Path) -> None:
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    said = write_case("gemma2", tmp_path / "said", **caps)
+    unsaid = write_case("gemma2", tmp_path / "unsaid", **caps)
+    config = json.loads((unsaid / "config.json").read_text())
+    for name in caps:
+        del config[name]
+    (unsaid / "config.json").write_text(json.dumps(config))
+    with open_checkpoint(said) as one, open_checkpoint(unsaid) as other:
+        assert one.config == other.config
+        assert one.config.layers[0].attention.score_softcap == 50.0
+
+
 def test_layer_types_that_say_something_else_are_refused(tmp_path: Path) -> None:
     kinds = ["sliding_attention", "full_attention"]
     error = error_of(write_case(LLAMA, tmp_path / "hf", layer_types=kinds))
