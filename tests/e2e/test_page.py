@@ -11,18 +11,12 @@ import pytest
 from playwright.sync_api import expect
 
 import topics
-from browsing import DESKTOP, PHONE, chromium, visit
+from browsing import DESKTOP, PHONE, visit
 from lanewise.api.endpoints import page as files
 from lanewise.text.chat_template import ChatTemplate
 from real_models import NoModelError, smollm2
 from serving import lanewise_server, metric, wait_for
 from toy_server import CONFIG, toy_server
-
-
-@pytest.fixture(scope="module")
-def browser(library):
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -2,29 +2,9 @@
 
 import json
 
-import pytest
 from playwright.sync_api import expect
 
-from browsing import Visit, chromium, visit
-from toy_server import CONFIG, toy_server
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def server():
-    with toy_server(CONFIG) as server:
-        yield server
-
-
-@pytest.fixture
-def seen(browser, server):
-    with visit(browser, server.url) as seen:
-        yield seen
+from browsing import Visit, visit
 
 
 def say(seen: Visit, question: str, answer: str) -> None:

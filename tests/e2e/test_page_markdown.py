@@ -3,12 +3,9 @@
 import hashlib
 import json
 
-import pytest
 from playwright.sync_api import expect
 
-from browsing import chromium, visit
 from lanewise.api.endpoints import page as files
-from toy_server import CONFIG, toy_server
 
 RICH = """# Title
 
@@ -71,24 +68,6 @@ HOSTILE = (
 # Elements of an answer; all else would be markup that the model has written itself.
 BLOCKS = "h3 h4 h5 h6 p blockquote ul ol li table thead tbody tr th td hr pre div"
 KNOWN = {*BLOCKS.split(), "em", "strong", "s", "a", "br", "span", "code", "button"}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def server():
-    with toy_server(CONFIG) as server:
-        yield server
-
-
-@pytest.fixture
-def seen(browser, server):
-    with visit(browser, server.url) as seen:
-        yield seen
 
 
 def pieces(text: str, size: int = 7) -> list[str]:

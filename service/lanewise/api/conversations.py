@@ -103,6 +103,16 @@ class Tool(Strict):
     function: FunctionSpec
 
 
+def function_tool(
+    name: str, description: str, parameters: dict[str, Any] | None, strict: bool
+) -> Tool:
+    """A tool of another dialect, whose names may be longer than OpenAI's."""
+    function = FunctionSpec.model_construct(
+        name=name, description=description, parameters=parameters, strict=strict
+    )
+    return Tool.model_construct(type="function", function=function)
+
+
 class ForeignTool(Strict):
     """A tool that only servers of others run: it is left out, and the client is told."""
 

@@ -28,6 +28,7 @@ from lanewise.settings.knobs import (
 )
 
 MTP_DRAFT = knob(choice(MTP), "with the model's own head that guesses further tokens, as in serve")
+JSON_REPORT = knob(SWITCH, "print one JSON object instead of a table")
 # What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
 QUANTIZED_FORMATS = (
     *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
@@ -40,9 +41,7 @@ QUANTIZED_FORMATS = (
 class ReportSettings(ModelSettings):
     """What every command that prints a report understands."""
 
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
+    json: bool = field(default=False, metadata=JSON_REPORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,9 +338,7 @@ class QuantizeSettings(ComputeSettings):
 class InspectSettings(SourceSettings):
     """What ``lanewise inspect`` can be told."""
 
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
+    json: bool = field(default=False, metadata=JSON_REPORT)
     check: bool = field(
         default=False,
         metadata=knob(SWITCH, "read all weights: checksums, and numbers that are not finite"),
@@ -361,9 +358,7 @@ class PullSettings(SourceSettings):
 class ListSettings(SourceSettings):
     """What ``lanewise list`` can be told."""
 
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
+    json: bool = field(default=False, metadata=JSON_REPORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,9 +370,7 @@ class RemoveSettings(SourceSettings):
 class FamiliesSettings(SourceSettings):
     """What ``lanewise families`` can be told."""
 
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
+    json: bool = field(default=False, metadata=JSON_REPORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,9 +411,7 @@ class ChatSettings(ModelSettings):
 class ConfigSettings(Settings):
     """What ``lanewise config`` can be told: all that ``serve`` can."""
 
-    json: bool = field(
-        default=False, metadata=knob(SWITCH, "print one JSON object instead of a table")
-    )
+    json: bool = field(default=False, metadata=JSON_REPORT)
 
 
 EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (

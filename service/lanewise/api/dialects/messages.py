@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lanewise.api.conversations import FunctionSpec, Message, Tool
+from lanewise.api.conversations import Message, Tool, function_tool
 from lanewise.api.dialects.messages_blocks import Block, joined
 from lanewise.api.dialects.messages_body import CountTokensRequest, MessagesRequest, ToolSpec
 from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
@@ -77,14 +77,7 @@ def _constraint(body: CountTokensRequest) -> Constraint | None:
 
 
 def _tool(spec: ToolSpec) -> Tool:
-    # Names may be longer here than OpenAI's.
-    function = FunctionSpec.model_construct(
-        name=spec.name,
-        description=spec.description,
-        parameters=spec.input_schema,
-        strict=spec.strict,
-    )
-    return Tool.model_construct(type="function", function=function)
+    return function_tool(spec.name, spec.description, spec.input_schema, spec.strict)
 
 
 def _conversation(body: CountTokensRequest) -> tuple[list[Message], bool]:

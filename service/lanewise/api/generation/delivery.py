@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from lanewise.api.generation.ask import Ask
 from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import Dialect, Wire
 from lanewise.api.generation.events import Choice, Progress
+from lanewise.api.generation.leaving import beside
 from lanewise.api.generation.writing import one_line
 from lanewise.api.observing.record import Record
 from lanewise.api.shared.state import ServerState
@@ -119,14 +120,11 @@ async def generating(
     trace_id: str | None,
 ) -> AsyncIterator[RequestStream]:
     """The engine's outputs; they end at once when the client goes away."""
-    async with submitted(engine, requests, trace_id) as stream:
-        watcher = asyncio.create_task(_cancel_on_disconnect(receive, stream))
-        try:
-            yield stream
-        finally:
-            watcher.cancel()
-            with suppress(asyncio.CancelledError):
-                await watcher
+    async with (
+        submitted(engine, requests, trace_id) as stream,
+        beside(_cancel_on_disconnect(receive, stream)),
+    ):
+        yield stream
 
 
 @asynccontextmanager
@@ -168,7 +166,7 @@ class StreamedResponse(Response):
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
-                async with self._kept_alive(send), self._progress_told(send):
+                async with beside(self._keep_alive(send)), beside(self._tell_all_progress(send)):
                     tail = await self._send_pieces(stream, send)
                 if not stream.cancelled:
                     await send({"type": "http.response.body", "body": tail, "more_body": False})
@@ -203,25 +201,12 @@ class StreamedResponse(Response):
             failure = to_api_error(error)
             return await write(end_size, lambda: _encoded(wire.failed(failure)))
 
-    @asynccontextmanager
-    async def _progress_told(self, send: Send) -> AsyncIterator[None]:
-        """Who asked for it is told how much of the prompt is read, until the answer begins."""
-
-        async def tell() -> None:
-            while self._told is None or self._told.read < self._told.total:
-                await self._tell_progress(send)
-                await asyncio.sleep(PROGRESS_S)
-
-        if not self._order.ask.delivery.progress:
-            yield
-            return
-        task = asyncio.create_task(tell())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    async def _tell_all_progress(self, send: Send) -> None:
+        """Tell how much of the prompt is read until the answer begins, if the request wants it."""
+        wanted = self._order.ask.delivery.progress
+        while wanted and (self._told is None or self._told.read < self._told.total):
+            await self._tell_progress(send)
+            await asyncio.sleep(PROGRESS_S)
 
     async def _tell_progress(self, send: Send) -> None:
         order, write = self._order, self._order.dialect.progress
@@ -238,25 +223,14 @@ class StreamedResponse(Response):
             self._is_quiet = False
             await send({"type": "http.response.body", "body": made, "more_body": True})
 
-    @asynccontextmanager
-    async def _kept_alive(self, send: Send) -> AsyncIterator[None]:
-        """Whoever waits for a long prompt gets a sign now and then that somebody is there."""
-
-        async def keep_alive() -> None:
-            sign = self._order.dialect.keep_alive
-            while sign:
-                self._is_quiet = True
-                await asyncio.sleep(KEEP_ALIVE_S)
-                if self._is_quiet:
-                    await send({"type": "http.response.body", "body": sign, "more_body": True})
-
-        task = asyncio.create_task(keep_alive())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    async def _keep_alive(self, send: Send) -> None:
+        """Send a client that waits for a long prompt a sign of life now and then."""
+        sign = self._order.dialect.keep_alive
+        while sign:
+            self._is_quiet = True
+            await asyncio.sleep(KEEP_ALIVE_S)
+            if self._is_quiet:
+                await send({"type": "http.response.body", "body": sign, "more_body": True})
 
 
 def _encoded(made: Iterable[str]) -> bytes:

@@ -1,8 +1,8 @@
 """Gives up work for clients that have left before their answer begins."""
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -15,6 +15,18 @@ T = TypeVar("T")
 PATIENCE_S = 0.05
 
 
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """Work that goes on while a block runs; behind the block it is cancelled and has ended."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of work for a client; it is cancelled, and ClientGoneError raised, if that leaves.
 
@@ -25,13 +37,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({working}, timeout=PATIENCE_S)
         if working.done():
             return working.result()
-        leaving = asyncio.create_task(_left(request))
-        try:
+        async with beside(_left(request)) as leaving:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            with suppress(asyncio.CancelledError):
-                await leaving
         if working.done():
             return working.result()
         raise ClientGoneError("the client has left")

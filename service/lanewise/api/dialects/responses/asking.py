@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lanewise.api.conversations import FunctionSpec, Tool, left_out
+from lanewise.api.conversations import Tool, function_tool, left_out
 from lanewise.api.dialects.openai_fields import (
     JSON_OBJECT,
     constraint_of,
@@ -133,13 +133,7 @@ def _as_tool(offered: Offered) -> Tool:
         function = as_function(offered.name, tool.description, grammar)
         return Tool.model_validate({"type": "function", "function": function})
     # Names of namespaces and tools may be longer together than one is.
-    spec = FunctionSpec.model_construct(
-        name=offered.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-    return Tool.model_construct(type="function", function=spec)
+    return function_tool(offered.name, tool.description, tool.parameters, tool.strict)
 
 
 def _constraint_of(body: ResponsesRequest) -> Constraint | None:
