@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.table import family_named
 from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.program import GatedDelta, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import SourceTensor

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
-from lanewise.loading.checks import check_program
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling
 from lanewise.loading.families.gguf import ROPE_TENSORS, with_heads_apart
 from lanewise.loading.families.table import gguf_family
@@ -19,6 +18,7 @@ from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import GGUF
+from lanewise.loading.native_program import check_program
 from lanewise.loading.sources import SourceTensor
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.loading.checks import check_program
 from lanewise.loading.families.common import hf_n_layers
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
@@ -18,6 +17,7 @@ from lanewise.loading.judges import is_judge
 from lanewise.loading.mapped_file import close_all
 from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.native_program import check_program
 from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized_sources import made_plain

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from lanewise.loading.adapted import ADAPTED, not_supported, parts_of
-from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.family import as_they_are
 from lanewise.loading.families.table import family_named
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.name_patterns import ACCEPTED, matches, parse_pattern
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rows, to_f32
 from lanewise.loading.safetensors import (
