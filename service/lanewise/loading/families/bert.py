@@ -19,7 +19,7 @@ from lanewise.loading.families.encoders import (
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.naming import give_roles, split_roles, usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
@@ -42,59 +42,50 @@ HEADS = (POOLER, CLASSIFIER)  # of classifiers
 POSITIONS = "embeddings.position_embeddings.weight"
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    tensors = plain_names(sources, PREFIXES)
-    pooling = classifier_pooling(tensors, fields.integer("hidden_size"))
-    return bert_model(fields, sources, "bert", pooling, first_position=0)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; GGUF files of RoBERTa are of the same kind."""
+    if file.is_gguf:
+        return gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
+    pooling = classifier_pooling(plain_names(file.tensors, PREFIXES), file.integer("hidden_size"))
+    return bert_model(file, "bert", pooling, first_position=0)
 
 
-def bert_model(
-    fields: Fields, sources: Sources, name: str, pooling: Pooling, first_position: int
-) -> ModelConfig:
+def jina_program(file: ModelFile) -> ModelConfig:
+    """Read a GGUF file of JinaBERT."""
+    ffn = Gated(file.integer("intermediate_size"), activation="gelu", down_bias=True)
+    return gguf_encoder(file, "bert", ffn, alibi=True)
+
+
+def bert_model(file: ModelFile, name: str, pooling: Pooling, first_position: int) -> ModelConfig:
     """Return the whole of a model whose table of positions has ``first_position`` unused rows."""
-    positions_by = fields.text("position_embedding_type", default="absolute")
+    positions_by = file.text("position_embedding_type", default="absolute")
     if positions_by not in ("absolute", "alibi"):
-        raise fields.fail("position_embedding_type", "'absolute' or 'alibi'")
-    if fields.flag("is_decoder", default=False):
-        raise fields.fail("is_decoder", "false")
-    positions = fields.integer("max_position_embeddings")
+        raise file.fail("position_embedding_type", "'absolute' or 'alibi'")
+    if file.flag("is_decoder", default=False):
+        raise file.fail("is_decoder", "false")
+    positions = file.integer("max_position_embeddings")
     if positions <= first_position:
-        raise fields.fail("max_position_embeddings", f"more than {first_position}")
+        raise file.fail("max_position_embeddings", f"more than {first_position}")
     alibi = positions_by == "alibi"
-    attention = replace(encoder_attention(fields), alibi=alibi)
+    attention = encoder_attention(file, alibi=alibi)
     context = positions - first_position
-    model = post_norm_model(fields, sources, name, attention, read_ffn(fields), context, pooling)
+    model = post_norm_model(file, name, attention, read_ffn(file), context, pooling)
     return replace(
         model,
         learned_positions=not alibi,
-        n_token_types=fields.integer("type_vocab_size", default=2),
+        n_token_types=file.integer("type_vocab_size", default=2),
     )
 
 
-def read_ffn(fields: Fields) -> Plain | Gated:
+def read_ffn(file: ModelFile) -> Plain | Gated:
     """Return BERT's FFN, or a gated one as JinaBERT has it."""
-    size, kind = fields.integer("intermediate_size"), fields.text("feed_forward_type", "original")
-    activation = curve(fields, "hidden_act", "gelu")
+    size, kind = file.integer("intermediate_size"), file.text("feed_forward_type", "original")
+    activation = curve(file, "hidden_act", "gelu")
     if kind == "original":
         return Plain(size, True, activation)
     if kind not in GATED:
-        raise fields.fail("feed_forward_type", f"'original', {' or '.join(map(repr, GATED))}")
+        raise file.fail("feed_forward_type", f"'original', {' or '.join(map(repr, GATED))}")
     return Gated(size, activation=GATED[kind], down_bias=True)
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, which RoBERTa's files have of the same kind."""
-    ffn = Plain(fields.integer("bert.feed_forward_length"), True)
-    return gguf_encoder(fields, sources, "bert", ffn)
-
-
-def from_jina_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata of JinaBERT's files."""
-    ffn = Gated(
-        fields.integer("jina-bert-v2.feed_forward_length"), activation="gelu", down_bias=True
-    )
-    return gguf_encoder(fields, sources, "bert", ffn, alibi=True)
 
 
 def jina_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -129,15 +120,10 @@ def hf_tensors(
     return tensors.out
 
 
-FAMILY = replace(
-    encoder_family("bert", from_hf, hf_tensors),
-    gguf="bert",
-    from_gguf=from_gguf,
-    gguf_tensors=gguf_tensors,
-)
+FAMILY = encoder_family("bert", program, hf_tensors, "bert", gguf_tensors=gguf_tensors)
 JINA = replace(
     FAMILY,
     gguf="jina-bert-v2",
-    from_gguf=from_jina_gguf,
+    program=jina_program,
     gguf_tensors=jina_gguf_tensors,
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import curve, hf_attention, hf_model, hf_n_layers
-from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
+from lanewise.loading.families.common import (
+    attention_of,
+    curve,
+    model_of,
+    n_layers_of,
+    with_new_names,
 )
+from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_roles, split_heads
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
@@ -38,49 +38,56 @@ OF_LAYER = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    fields = fields.replacing(
-        {new: fields.raw(old) for old, new in OLD_NAMES.items() if fields.is_set(old)}
-    )
-    hidden, bias = fields.integer("hidden_size"), fields.flag("bias", default=False)
-    fields = fields.replacing({"num_key_value_heads": n_kv_heads(fields)})
-    attention = replace(hf_attention(fields, sources, qkv_bias=bias), output_bias=bias)
-    if fields.flag("alibi", default=False):
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    return gguf_program(file) if file.is_gguf else hf_program(file)
+
+
+def hf_program(file: ModelFile) -> ModelConfig:
+    """Read config.json, in which flags of several versions say how layers are put together."""
+    file = with_new_names(file, OLD_NAMES)
+    bias = file.flag("bias", default=False)
+    file = file.replacing({"num_key_value_heads": n_kv_heads(file)})
+    attention = replace(attention_of(file, qkv_bias=bias), output_bias=bias)
+    if file.flag("alibi", default=False):
         attention = replace(attention, rope=None, alibi=True, scaled_alibi=True)
-    size = fields.integer("ffn_hidden_size", default=4 * hidden)
-    layer = Layer(
-        attention, Plain(size, bias, curve(fields, "activation", CURVE)), wiring=wiring(fields)
-    )
-    return hf_model(
-        fields,
-        "falcon",
-        [layer] * hf_n_layers(fields, sources),
-        tied=True,
-        eps="layer_norm_epsilon",
-        norm="layer",
-        norm_bias=True,
-    )
+    size = file.integer("ffn_hidden_size", default=4 * file.integer("hidden_size"))
+    ffn = Plain(size, bias, curve(file, "activation", CURVE))
+    return falcon_of(file, Layer(attention, ffn, wiring=wiring(file)))
 
 
-def n_kv_heads(fields: Fields) -> int:
+def gguf_program(file: ModelFile) -> ModelConfig:
+    """Read metadata; the tensors say how layers are put together."""
+    ffn = Plain(file.integer("intermediate_size"), activation=CURVE)
+    two = "blk.0.attn_norm_2.weight" in file.tensors
+    wiring = "parallel" if two else "parallel_one_norm"
+    return falcon_of(file, Layer(attention_of(file), ffn, wiring=wiring))
+
+
+def falcon_of(file: ModelFile, layer: Layer) -> ModelConfig:
+    """Return the whole of a model of one kind of layer."""
+    layers, eps = [layer] * n_layers_of(file), "layer_norm_epsilon"
+    return model_of(file, "falcon", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
+
+
+def n_kv_heads(file: ModelFile) -> int:
     """Return how many there are: of the old architecture one, or as many as others."""
-    n_heads = fields.integer("num_attention_heads")
-    given = fields.integer("num_kv_heads", default=n_heads)
-    single = fields.flag("multi_query", default=True)
-    if fields.flag("new_decoder_architecture", default=False):
+    n_heads = file.integer("num_attention_heads")
+    given = file.integer("num_kv_heads", default=n_heads)
+    single = file.flag("multi_query", default=True)
+    if file.flag("new_decoder_architecture", default=False):
         return given
     return 1 if single else n_heads
 
 
-def wiring(fields: Fields) -> str:
+def wiring(file: ModelFile) -> str:
     """Return whether attention and FFN are side by side, and behind how many norms."""
-    parallel = fields.flag("parallel_attn", default=True)
-    new = fields.flag("new_decoder_architecture", default=False)
-    n_norms = fields.integer("num_ln_in_parallel_attn", default=2 if new else 1)
+    parallel = file.flag("parallel_attn", default=True)
+    new = file.flag("new_decoder_architecture", default=False)
+    n_norms = file.integer("num_ln_in_parallel_attn", default=2 if new else 1)
     if not parallel:
         if new:
-            raise fields.fail("parallel_attn", "true, of the new architecture,")
+            raise file.fail("parallel_attn", "true, of the new architecture,")
         return "in_turn"
     return "parallel" if n_norms == 2 and new else "parallel_one_norm"
 
@@ -97,16 +104,6 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    ffn = Plain(fields.integer(f"{arch_of(fields)}.feed_forward_length"), activation=CURVE)
-    two = "blk.0.attn_norm_2.weight" in sources
-    kind = "parallel" if two else "parallel_one_norm"
-    layer = Layer(gguf_attention(fields, sources), ffn, wiring=kind)
-    layers = [layer] * gguf_n_layers(fields, sources)
-    return gguf_model(fields, sources, "falcon", layers, norm="layer")
-
-
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Take Q, K and V apart; of two norms the second is attention's."""
     tensors = Rearranged(sources)
@@ -119,9 +116,8 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 FAMILY = Family(
     "falcon",
-    from_hf,
+    program,
     "falcon",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

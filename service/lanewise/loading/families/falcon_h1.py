@@ -12,13 +12,18 @@ import numpy as np
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import (
+    attention_of,
+    gated_of,
+    model_of,
+    n_layers_of,
+)
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import gguf_attention, gguf_gated, gguf_model, gguf_n_layers
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import check_no_bias, give
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -86,22 +91,36 @@ def _numbers(fields: Fields, key: str, n: int) -> list[float]:
     return [Fields({key: value}, fields.source).number(key) for value in values]
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; multipliers of GGUF files are in the tensors."""
+    return gguf_program(file) if file.is_gguf else hf_program(file)
+
+
+def hf_program(file: ModelFile) -> ModelConfig:
     """Read config.json."""
-    check_no_bias(fields, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
-    by = Multipliers.of(fields)
-    attention = hf_attention(fields, sources)
+    check_no_bias(file, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
+    by = Multipliers.of(file)
+    attention = attention_of(file)
     scale = attention.score_scale * by.key * by.attention_in**2
     attention = replace(attention, score_scale=round_to_f32(scale))
-    layer = Layer(attention, hf_gated(fields, sources), state=hf_state(fields))
-    config = hf_model(fields, "falcon_h1", [layer] * hf_n_layers(fields, sources))
+    layer = Layer(attention, gated_of(file), state=hf_state(file))
+    config = model_of(file, "falcon_h1", [layer] * n_layers_of(file))
     rows = (by.attention_in * by.attention_out, by.z, by.steps, by.state_out, by.gate, by.down)
     return replace(
         config,
         row_multipliers=rows,
-        embedding_scale=round_to_f32(fields.number("embedding_multiplier", default=1.0)),
-        logit_scale=round_to_f32(fields.number("lm_head_multiplier", default=1.0)),
+        embedding_scale=round_to_f32(file.number("embedding_multiplier", default=1.0)),
+        logit_scale=round_to_f32(file.number("lm_head_multiplier", default=1.0)),
     )
+
+
+def gguf_program(file: ModelFile) -> ModelConfig:
+    """Read metadata."""
+    state = mamba2.gguf_state(file)
+    if not file.has(Role.STATE_NORM):
+        state = replace(state, norm_size=None)
+    layer = Layer(attention_of(file), gated_of(file), state=state)
+    return model_of(file, "falcon_h1", [layer] * n_layers_of(file))
 
 
 def hf_state(fields: Fields) -> Ssd:
@@ -181,16 +200,6 @@ def lora_values(sources: Sources, config: ModelConfig) -> Sources:
     return multiplied(sources, config)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata; multipliers are in the tensors."""
-    state = mamba2.gguf_state(fields, mamba2.has_conv_bias(sources))
-    if not has(sources, Role.STATE_NORM, GGUF):
-        state = replace(state, norm_size=None)
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources), state=state)
-    layers = [layer] * gguf_n_layers(fields, sources)
-    return gguf_model(fields, sources, "falcon_h1", layers)
-
-
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; the norm before the FFN has no ending."""
     tensors = Rearranged(sources)
@@ -202,9 +211,8 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 FAMILY = Family(
     "falcon_h1",
-    from_hf,
+    program,
     "falcon-h1",
-    from_gguf,
     hf_tensors=hf_tensors,
     hf_values=hf_values,
     lora_values=lora_values,

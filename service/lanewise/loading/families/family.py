@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.sources import Sources
 
-# From config.json, or a GGUF file's metadata, and the file's tensors by their own names.
-Program = Callable[[Fields, Sources], ModelConfig]
+# What a file of either kind says.
+Program = Callable[[ModelFile], ModelConfig]
 # The tensors by the names that TENSOR_NAMES has for the kind of file.
 Rename = Callable[[Sources, ModelConfig], Sources]
 # The tensors with what config.json says of their values.
@@ -31,12 +32,11 @@ def valued_as_they_are(fields: Fields, sources: Sources, config: ModelConfig) ->
 
 @dataclass(frozen=True)
 class Family:
-    """One model family; a function that is None: no file of that kind says that it is of it."""
+    """One model family."""
 
     name: str  # model_type in config.json
-    from_hf: Program
-    gguf: str | None = None  # general.architecture
-    from_gguf: Program | None = None
+    program: Program
+    gguf: str | None = None  # general.architecture; None: no GGUF file says that it is of it
     hf_tensors: Rename = as_they_are
     hf_values: Revalue = valued_as_they_are  # of tensors that hf_tensors has named
     # Rows of lora_B that hf_tensors has named, with what has been done to those of their matrices.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import glm
 from lanewise.loading.families.naming import usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
@@ -19,9 +19,9 @@ RESULT_NORMS = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    return glm.hf_glm(fields, sources, "glm4", result_norms=True)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    return glm.glm_of(file, "glm4", result_norms=True)
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -33,16 +33,10 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    return glm.gguf_glm(fields, sources, "glm4", result_norms=True)
-
-
 FAMILY = replace(
     glm.FAMILY,
     name="glm4",
-    from_hf=from_hf,
+    program=program,
     gguf="glm4",
-    from_gguf=from_gguf,
     hf_tensors=hf_tensors,
 )

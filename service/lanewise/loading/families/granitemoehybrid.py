@@ -6,14 +6,16 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import granitemoe, mamba2
-from lanewise.loading.families.common import check_activation, has, hf_model, hf_n_layers
-from lanewise.loading.families.experts import flatten_gguf_experts, gguf_experts
+from lanewise.loading.families.common import (
+    check_activation,
+    gated_of,
+    model_of,
+    n_layers_of,
+)
+from lanewise.loading.families.experts import experts_of, flatten_gguf_experts
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_model, gguf_n_layers
 from lanewise.loading.families.granite import (
-    gguf_scaled_attention,
-    gguf_with_multipliers,
-    scaled_attention,
+    scaled_attention_of,
     with_multipliers,
 )
 from lanewise.loading.families.naming import usual
@@ -25,7 +27,7 @@ from lanewise.loading.families.states import (
     layers_of,
     own_kinds,
 )
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Gated, ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -40,54 +42,69 @@ KINDS = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    n_layers = hf_n_layers(fields, sources)
-    key = "layers_block_type" if fields.is_set("layers_block_type") else "layer_types"
-    found = own_kinds(fields, key, tuple(KINDS), n_layers, ["mamba"] * n_layers)
-    mixers: dict[str, Mixer] = {"mamba": hf_state(fields)}
-    position = fields.text("position_embedding_type", default="nope")
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    mixers, kinds = gguf_mixers(file) if file.is_gguf else hf_mixers(file)
+    ffn = gguf_ffn(file) if file.is_gguf else hf_ffn(file)
+    layers = layers_of(mixers, kinds, [ffn] * len(kinds))
+    return with_multipliers(model_of(file, "granitemoehybrid", layers, own_kinds=True), file)
+
+
+def hf_mixers(file: ModelFile) -> tuple[dict[str, Mixer], list[str]]:
+    """Return what stands in layers of both kinds of a config.json, and each layer's kind."""
+    n_layers = n_layers_of(file)
+    key = "layers_block_type" if file.is_set("layers_block_type") else "layer_types"
+    found = own_kinds(file, key, tuple(KINDS), n_layers, ["mamba"] * n_layers)
+    mixers: dict[str, Mixer] = {"mamba": hf_state(file)}
+    position = file.text("position_embedding_type", default="nope")
     if position not in ("nope", "rope"):
-        raise fields.fail("position_embedding_type", "'nope' or 'rope'")
-    attention = scaled_attention(fields, sources)
+        raise file.fail("position_embedding_type", "'nope' or 'rope'")
+    attention = scaled_attention_of(file)
     mixers["attention"] = attention if position == "rope" else replace(attention, rope=None)
-    kinds = [KINDS[kind] for kind in found]
-    layers = layers_of(mixers, kinds, [hf_ffn(fields)] * n_layers)
-    config = hf_model(fields, "granitemoehybrid", layers, own_kinds=True)
-    return with_multipliers(config, fields)
+    return mixers, [KINDS[kind] for kind in found]
 
 
-def hf_state(fields: Fields) -> Ssd:
+def gguf_mixers(file: ModelFile) -> tuple[dict[str, Mixer], list[str]]:
+    """Return the same of a GGUF file, whose layers with KV heads attend."""
+    attending, has_attention = gguf_heads(file)
+    mixers: dict[str, Mixer] = {
+        "mamba": mamba2.gguf_state(file),
+        "attention": scaled_attention_of(attending),
+    }
+    return mixers, ["attention" if attends else "mamba" for attends in has_attention]
+
+
+def hf_state(file: ModelFile) -> Ssd:
     """Return the state that a config describes."""
-    mamba2.check_steps(fields)
-    check_no_bias(fields, "mamba_proj_bias")
-    inner = fields.integer("mamba_expand", default=2) * fields.integer("hidden_size")
-    n_heads = fields.integer("mamba_n_heads", default=128)
-    n_key_heads = fields.integer("mamba_n_groups", default=1)
-    if fields.raw("mamba_d_head") in (None, "auto"):
+    mamba2.check_steps(file)
+    check_no_bias(file, "mamba_proj_bias")
+    inner = file.integer("mamba_expand", default=2) * file.integer("hidden_size")
+    n_heads = file.integer("mamba_n_heads", default=128)
+    n_key_heads = file.integer("mamba_n_groups", default=1)
+    if file.raw("mamba_d_head") in (None, "auto"):
         value_dim = inner // n_heads
     else:
-        value_dim = fields.integer("mamba_d_head")
+        value_dim = file.integer("mamba_d_head")
     if n_heads * value_dim != inner:
-        raise fields.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
+        raise file.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
     return Ssd(
-        taps=fields.integer("mamba_d_conv", default=4),
+        taps=file.integer("mamba_d_conv", default=4),
         n_heads=n_heads,
         value_dim=value_dim,
         n_key_heads=n_key_heads,
-        key_dim=fields.integer("mamba_d_state", default=256),
+        key_dim=file.integer("mamba_d_state", default=256),
         norm_size=inner // n_key_heads,
-        conv_bias=fields.flag("mamba_conv_bias", default=True),
+        conv_bias=file.flag("mamba_conv_bias", default=True),
     )
 
 
-def hf_ffn(fields: Fields) -> Gated | Experts:
+def hf_ffn(file: ModelFile) -> Gated | Experts:
     """Return experts beside a shared one, or that alone."""
-    check_activation(fields)
-    shared = fields.integer("shared_intermediate_size", default=1024)
-    n = fields.integer("num_local_experts", default=8, least=0)
-    used = fields.integer("num_experts_per_tok", default=2, least=min(n, 1))
-    size = fields.integer("intermediate_size", default=11008)
+    check_activation(file)
+    shared = file.integer("shared_intermediate_size", default=1024)
+    n = file.integer("num_local_experts", default=8, least=0)
+    used = file.integer("num_experts_per_tok", default=2, least=min(n, 1))
+    size = file.integer("intermediate_size", default=11008)
     if n == 0:
         return Gated(shared)
     return Experts(n=n, n_used=used, size=size, router="top_softmax", shared_size=shared)
@@ -121,31 +138,14 @@ def shared_size(config: ModelConfig, number: int) -> int:
     return ffn.shared_size if isinstance(ffn, Experts) else config.ffn_size(number)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    n_layers = gguf_n_layers(fields, sources)
-    attending, has_attention = gguf_heads(fields, n_layers)
-    mixers: dict[str, Mixer] = {
-        "mamba": mamba2.gguf_state(fields, mamba2.has_conv_bias(sources)),
-        "attention": gguf_scaled_attention(attending, sources),
-    }
-    kinds = ["attention" if attends else "mamba" for attends in has_attention]
-    layers = layers_of(mixers, kinds, [gguf_ffn(fields, sources)] * n_layers)
-    config = gguf_model(fields, sources, "granitemoehybrid", layers)
-    return gguf_with_multipliers(config, fields)
-
-
-def gguf_ffn(fields: Fields, sources: Sources) -> Gated | Experts:
+def gguf_ffn(file: ModelFile) -> Gated | Experts:
     """Return experts, or a gated layer, whose size its tensors say."""
-    if has(sources, Role.ROUTER, GGUF):
-        return gguf_experts(fields, sources, "top_softmax", renormalize=False)
-    arch = arch_of(fields)
-    fields.ignore(
-        *(f"{arch}.{name}" for name in ("expert_count", "expert_used_count")),
-        f"{arch}.expert_shared_feed_forward_length",
-    )
-    gate = sources.get(usual(Role.FFN_GATE, column=GGUF))
-    gated = gguf_gated(fields, sources)
+    if file.has(Role.ROUTER):
+        return experts_of(file, "top_softmax", renormalize=False)
+    unused = "{arch}.expert_shared_feed_forward_length"
+    file.ignore("num_experts", "num_experts_per_tok", unused)
+    gate = file.tensors.get(usual(Role.FFN_GATE, column=GGUF))
+    gated = gated_of(file)
     return gated if gate is None else replace(gated, size=gate.shape[0])
 
 
@@ -158,9 +158,8 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 FAMILY = Family(
     "granitemoehybrid",
-    from_hf,
+    program,
     "granitehybrid",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.gguf import arch_of
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import give, give_conv
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # How infinity is written where JSON's readers may not know it, and the most that a float32 holds.
 INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38
@@ -48,21 +47,21 @@ def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
 
 
-def gguf_state(fields: Fields, conv_bias: bool) -> Ssd:
-    """Return the state that metadata describe."""
-    arch = arch_of(fields)
-    n_heads, inner = (fields.integer(f"{arch}.ssm.{n}") for n in ("time_step_rank", "inner_size"))
-    n_key_heads = fields.integer(f"{arch}.ssm.group_count")
+def gguf_state(file: ModelFile) -> Ssd:
+    """Return the state that metadata and tensors describe."""
+    key = "{arch}.ssm.inner_size"
+    n_heads, inner = file.integer("{arch}.ssm.time_step_rank"), file.integer(key)
+    n_key_heads = file.integer("{arch}.ssm.group_count")
     if inner % n_heads or inner % n_key_heads:
-        raise fields.fail(f"{arch}.ssm.inner_size", f"a multiple of {n_heads} and {n_key_heads}")
+        raise file.fail(key, f"a multiple of {n_heads} and {n_key_heads}")
     return Ssd(
-        taps=fields.integer(f"{arch}.ssm.conv_kernel"),
+        taps=file.integer("{arch}.ssm.conv_kernel"),
         n_heads=n_heads,
         value_dim=inner // n_heads,
         n_key_heads=n_key_heads,
-        key_dim=fields.integer(f"{arch}.ssm.state_size"),
+        key_dim=file.integer("{arch}.ssm.state_size"),
         norm_size=inner // n_key_heads,
-        conv_bias=conv_bias,
+        conv_bias=any(name.endswith(".ssm_conv1d.bias") for name in file.tensors),
     )
 
 
@@ -80,8 +79,3 @@ def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
         tensors.ravel(usual(Role.STATE_CONV, number, GGUF), layer.state.taps)
         for role in (Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
             tensors.ravel(usual(role, number, GGUF))
-
-
-def has_conv_bias(sources: Sources) -> bool:
-    """Return whether some convolution of a GGUF file has a bias."""
-    return any(name.endswith(".ssm_conv1d.bias") for name in sources)

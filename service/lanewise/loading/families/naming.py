@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import VECTOR_TYPES, TensorType
-from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
 from lanewise.loading.program import Attention, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows, to_f32
 from lanewise.loading.sources import Sources
@@ -91,3 +91,30 @@ def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[R
     for number in range(config.n_layers):
         for role in roles:
             tensors.add_one(usual(role, number))
+
+
+def with_heads_apart(sources: Sources, config: ModelConfig) -> Sources:
+    """Return tensors with Q, K and V of each layer apart where a file has them in one.
+
+    Rows that are more than those of queries are of their gate.
+    """
+    tensors = Rearranged(sources)
+    for number, layer in enumerate(config.layers):
+        for name in (f"blk.{number}.attn_qkv.weight", f"blk.{number}.attn_qkv.bias"):
+            fused = sources.get(name)
+            if fused is None or layer.attention is None:
+                continue
+            rows = qkv_rows(layer.attention)
+            if fused.shape:
+                rows[0] = max(rows[0], fused.shape[0] - sum(rows[1:]))
+            roles = QKV if name.endswith("weight") else map(bias_of, QKV)
+            names = (usual(role, number, GGUF) for role in roles)
+            tensors.split_rows(name, dict(zip(names, rows, strict=True)))
+    return tensors.out
+
+
+def gguf_post_attention_norm(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give the norm before the FFN its usual name, which some files name by what is before it."""
+    for number in range(config.n_layers):
+        usual = TENSOR_NAMES[Role.FFN_NORM][GGUF].format(number)
+        tensors.rename(f"blk.{number}.post_attention_norm.weight", usual)

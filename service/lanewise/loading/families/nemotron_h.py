@@ -9,26 +9,21 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import has, hf_attention, hf_model
+from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
     EPS,
-    first_sparse,
+    experts_of,
+    first_sparse_layer,
     flatten_gguf_experts,
-    gguf_experts,
     rename_shared,
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-)
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -41,6 +36,7 @@ KINDS = {
     **dict.fromkeys(("-", "mlp"), "mlp"),
     **dict.fromkeys(("E", "moe"), "experts"),
 }
+NO_LATENT = "{} (experts in a latent space are not supported)"
 CURVE = "relu_squared"
 HARMLESS = (
     *("time_step_min", "time_step_max", "time_step_floor", "num_hidden_layers", "expand"),
@@ -65,19 +61,60 @@ NAMES = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    kinds = hf_kinds(fields, len(sources))
-    attention = replace(hf_attention(fields, sources, head_dim=128), rope=None)
-    check_curve(fields)
-    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=hf_state(fields))}
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    return gguf_program(file) if file.is_gguf else hf_program(file)
+
+
+def hf_program(file: ModelFile) -> ModelConfig:
+    """Read config.json, which names each layer's kind."""
+    kinds = hf_kinds(file, len(file.tensors))
+    attention = replace(attention_of(file), rope=None)
+    check_curve(file)
+    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=hf_state(file))}
     if "mlp" in kinds:
-        made["mlp"] = Layer(None, Plain(fields.integer("intermediate_size"), activation=CURVE))
+        made["mlp"] = Layer(None, Plain(file.integer("intermediate_size"), activation=CURVE))
     if "experts" in kinds:
-        made["experts"] = Layer(None, hf_experts(fields))
+        made["experts"] = Layer(None, hf_experts(file))
     layers = [made[kind] for kind in kinds]
     eps = "layer_norm_epsilon"
-    return hf_model(fields, "nemotron_h", layers, own_kinds=True, eps=eps)
+    return model_of(file, "nemotron_h", layers, own_kinds=True, eps=eps)
+
+
+def gguf_program(file: ModelFile) -> ModelConfig:
+    """Read metadata; a layer that has neither KV heads nor an FFN has a state."""
+    attending, has_attention = gguf_heads(file)
+    name, n_layers = "intermediate_size", len(has_attention)
+    sizes = file.raw(name)
+    if not isinstance(sizes, list) or len(sizes) != n_layers:
+        raise file.fail(name, f"{n_layers} numbers, 0 for no FFN")
+    known = [size for size in sizes if size != 0]
+    if known != known[:1] * len(known):
+        raise file.fail(name, f"{n_layers} numbers, 0 or one other")
+    alike = file.replacing({name: known[0] if known else 1})
+    ffn: Plain | Experts = Plain(alike.integer(name), activation=CURVE)
+    if file.has(Role.ROUTER, first_sparse_layer(file)):
+        ffn = gguf_sparse(alike)
+    attention = Layer(replace(attention_of(attending), rope=None), None)
+    state = Layer(None, None, state=mamba2.gguf_state(file))
+    layers = [
+        attention if attends else state if size == 0 else Layer(None, ffn)
+        for attends, size in zip(has_attention, sizes, strict=True)
+    ]
+    file.ignore("{arch}.rope.scaling.finetuned")
+    eps = file.raw("layer_norm_eps")  # of files without the one of RMSNorms
+    if not file.is_set("rms_norm_eps"):
+        file = file.replacing({"rms_norm_eps": eps})
+    return model_of(file, "nemotron_h", layers)
+
+
+def gguf_sparse(file: ModelFile) -> Experts:
+    """Return the experts that metadata and tensors describe; beside them no layer has an FFN."""
+    if file.raw("moe_latent_size") is not None:
+        raise file.fail("moe_latent_size", NO_LATENT.format("no such key"))
+    return experts_of(
+        file, "sigmoid", renormalize=False, denominator_eps=EPS, activation=CURVE, gated=False
+    )
 
 
 def hf_kinds(fields: Fields, most: int) -> list[str]:
@@ -128,7 +165,7 @@ def check_curve(fields: Fields) -> None:
 def hf_experts(fields: Fields) -> Experts:
     """Return the experts that a config describes, and the shared one."""
     if fields.raw("moe_latent_size") is not None:
-        raise fields.fail("moe_latent_size", "null (experts in a latent space are not supported)")
+        raise fields.fail("moe_latent_size", NO_LATENT.format("null"))
     if fields.integer("n_shared_experts", default=1) != 1:
         raise fields.fail("n_shared_experts", "1")
     return Experts(
@@ -167,44 +204,6 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata; what has neither KV heads nor an FFN has a state."""
-    n_layers, arch = gguf_n_layers(fields, sources), arch_of(fields)
-    attending, has_attention = gguf_heads(fields, n_layers)
-    key = f"{arch}.feed_forward_length"
-    sizes = fields.raw(key)
-    if not isinstance(sizes, list) or len(sizes) != n_layers:
-        raise fields.fail(key, f"{n_layers} numbers, 0 for no FFN")
-    known = [size for size in sizes if size != 0]
-    if known != known[:1] * len(known):
-        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
-    alike = fields.replacing({key: known[0] if known else 1})
-    ffn: Plain | Experts = Plain(alike.integer(key), activation=CURVE)
-    if has(sources, Role.ROUTER, GGUF, first_sparse(sources)):
-        ffn = gguf_sparse(alike, sources)
-    attention = Layer(replace(gguf_attention(attending, sources), rope=None), None)
-    state = Layer(None, None, state=mamba2.gguf_state(fields, mamba2.has_conv_bias(sources)))
-    layers = [
-        attention if attends else state if size == 0 else Layer(None, ffn)
-        for attends, size in zip(has_attention, sizes, strict=True)
-    ]
-    eps = fields.raw(f"{arch}.attention.layer_norm_epsilon")
-    rms = f"{arch}.attention.layer_norm_rms_epsilon"
-    fields.ignore(f"{arch}.rope.scaling.finetuned", rms)
-    if not fields.is_set(rms):
-        fields = fields.replacing({rms: eps})
-    return gguf_model(fields, sources, "nemotron_h", layers)
-
-
-def gguf_sparse(fields: Fields, sources: Sources) -> Experts:
-    """Return the experts that metadata and tensors describe; beside them no layer has an FFN."""
-    key = f"{arch_of(fields)}.moe_latent_size"
-    if fields.raw(key) is not None:
-        raise fields.fail(key, "no such key (experts in a latent space are not supported)")
-    experts = gguf_experts(fields, sources, "sigmoid", renormalize=False, denominator_eps=EPS)
-    return replace(experts, activation=CURVE, gated=False)
-
-
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; every layer's norm is called attention's."""
     tensors = Rearranged(flatten_gguf_experts(sources, config))
@@ -218,9 +217,8 @@ def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
 
 FAMILY = Family(
     "nemotron_h",
-    from_hf,
+    program,
     "nemotron_h",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,

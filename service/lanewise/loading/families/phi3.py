@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
-    hf_window,
+    attention_of,
+    gated_of,
+    model_of,
+    window_of,
+    windows_of,
     with_windows,
 )
 from lanewise.loading.families.experts import gguf_name, hf_name
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
@@ -28,19 +21,10 @@ from lanewise.loading.sources import Sources
 PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
-    window = hf_window(fields)
-    layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
-    return hf_model(fields, "phi3", layers)
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
-    return gguf_model(fields, sources, "phi3", with_windows(layer, windows))
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    layer = Layer(attention_of(file), gated_of(file))
+    return model_of(file, "phi3", with_windows(layer, windows_of(file, window_of(file))))
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -79,9 +63,8 @@ def split(
 
 FAMILY = Family(
     "phi3",
-    from_hf,
+    program,
     "phi3",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
+    attention_of,
     check_activation,
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
-    hf_sparse_layers,
+    gated_of,
+    model_of,
+    trunk_layers_of,
 )
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
-    gguf_experts,
-    hf_shared_experts,
     layers_of_experts,
+    shared_experts_of,
+    sparse_layers_of,
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_post_attention_norm,
-    gguf_trunk_layers,
-)
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.naming import gguf_post_attention_norm, usual
 from lanewise.loading.families.states import (
     Mixer,
     every_nth,
@@ -39,15 +32,15 @@ from lanewise.loading.families.states import (
     layers_of,
     own_kinds,
 )
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF, HF
-from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, Layer, ModelConfig
+from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import Sources
 
 KINDS = ("linear_attention", "full_attention")
 STEP = 4  # of layers one has attention
-HEAD_DIM, PARTIAL = 256, 0.25  # of configs that do not say
+PARTIAL = 0.25  # of configs that do not say
 MTP = "mtp."  # tensors that guess further tokens
 # Norms whose weights are stored less 1: not that of a state.
 NORMS = (
@@ -57,39 +50,76 @@ NORMS = (
 MROPE = ("mrope_section", "mrope_interleaved")  # which of a text's three equal positions turn what
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    n_layers = hf_n_layers(fields, sources)
-    experts, gated = hf_shared_experts(fields, renormalize=True), hf_gated(fields, sources)
-    is_sparse = hf_sparse_layers(fields, n_layers)
-    ffns = [experts if sparse else gated for sparse in is_sparse]
-    return hf_delta_model(fields, sources, "qwen3_next", ffns)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    experts, is_sparse = delta_experts(file), sparse_layers_of(file)
+    if not file.is_gguf:
+        gated = gated_of(file)
+        return delta_model_of(
+            file, "qwen3_next", [experts if sparse else gated for sparse in is_sparse]
+        )
+    return delta_model_of(file, "qwen3_next", [experts] * trunk_layers_of(file))
 
 
-def hf_delta_model(
-    fields: Fields, sources: Sources, name: str, ffns: list[Gated | Experts]
+def delta_experts(file: ModelFile) -> Experts:
+    """Return the experts, whose chosen weights are divided by their sum."""
+    return shared_experts_of(file, file.flag("norm_topk_prob", default=True))
+
+
+def delta_model_of(
+    file: ModelFile, name: str, ffns: Sequence[Gated | Experts], in_turn: bool = False
 ) -> ModelConfig:
-    """Return the whole of a model whose layers have these FFNs."""
-    check_activation(fields)
+    """Return the whole of a model whose layers have these FFNs.
+
+    ``in_turn``: the heads of values that have a head of keys lie apart in GGUF files.
+    """
+    check_activation(file)
     for key, wanted in (("attention_bias", False), ("attn_output_gate", True)):
-        if fields.flag(key, default=wanted) != wanted:
-            raise fields.fail(key, str(wanted).lower())
-    attention = hf_attention(fields, sources, HEAD_DIM, qk_norm="head")
-    mixers: dict[str, Mixer] = {
-        "linear_attention": GatedDelta(
-            taps=fields.integer("linear_conv_kernel_dim", default=4),
-            n_heads=fields.integer("linear_num_value_heads", default=32),
-            value_dim=fields.integer("linear_value_head_dim", default=128),
-            n_key_heads=fields.integer("linear_num_key_heads", default=16),
-            key_dim=fields.integer("linear_key_head_dim", default=128),
-        ),
-        "full_attention": replace(attention, output_gate=True),
-    }
-    step = fields.integer("full_attention_interval", default=STEP)
-    default = every_nth(len(ffns), step, KINDS)
-    kinds = own_kinds(fields, "layer_types", KINDS, len(ffns), default)
-    layers = layers_of(mixers, kinds, ffns)
-    return hf_model(fields, name, layers, partial=PARTIAL, own_kinds=True, own=MROPE)
+        if file.flag(key, default=wanted) != wanted:
+            raise file.fail(key, str(wanted).lower())
+    attention = replace(attention_of(file, qk_norm="head"), output_gate=True)
+    state = gguf_state(file, in_turn) if file.is_gguf else hf_state(file)
+    mixers: dict[str, Mixer] = {"linear_attention": state, "full_attention": attention}
+    layers = layers_of(mixers, kinds_of(file, len(ffns)), ffns)
+    return model_of(file, name, layers, partial=PARTIAL, own_kinds=True, own=MROPE)
+
+
+def hf_state(file: ModelFile) -> GatedDelta:
+    """Return the state that a config.json describes."""
+    return GatedDelta(
+        taps=file.integer("linear_conv_kernel_dim", default=4),
+        n_heads=file.integer("linear_num_value_heads", default=32),
+        value_dim=file.integer("linear_value_head_dim", default=128),
+        n_key_heads=file.integer("linear_num_key_heads", default=16),
+        key_dim=file.integer("linear_key_head_dim", default=128),
+    )
+
+
+def gguf_state(file: ModelFile, in_turn: bool) -> GatedDelta:
+    """Return the state that metadata describe, by the keys of Mamba."""
+    file.ignore("{arch}.rope.dimension_sections")
+    key = "{arch}.ssm.inner_size"
+    n_heads, inner = file.integer("{arch}.ssm.time_step_rank"), file.integer(key)
+    if inner % n_heads:
+        raise file.fail(key, f"a multiple of {n_heads} heads")
+    n_key_heads = file.integer("{arch}.ssm.group_count")
+    return GatedDelta(
+        taps=file.integer("{arch}.ssm.conv_kernel"),
+        n_heads=n_heads,
+        value_dim=inner // n_heads,
+        n_key_heads=n_key_heads,
+        key_dim=file.integer("{arch}.ssm.state_size"),
+        keys_in_turn=in_turn and 1 < n_key_heads < n_heads,
+    )
+
+
+def kinds_of(file: ModelFile, n_layers: int) -> list[str]:
+    """Return each layer's kind, which tensors of GGUF files say."""
+    if file.is_gguf:
+        file.ignore("{arch}.full_attention_interval", "{arch}.attention.recurrent_layers")
+        return [KINDS[file.has(Role.ATTN_OUTPUT, number)] for number in range(n_layers)]
+    step = file.integer("full_attention_interval", default=STEP)
+    return own_kinds(file, "layer_types", KINDS, n_layers, every_nth(n_layers, step, KINDS))
 
 
 def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
@@ -174,52 +204,6 @@ def split_rates(
     tensors.take_rows(name, 2 * state.n_heads, parts)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    return gguf_delta_model(fields, sources, "qwen3_next", in_turn=False)
-
-
-def gguf_delta_model(fields: Fields, sources: Sources, name: str, in_turn: bool) -> ModelConfig:
-    """Return the whole of a model with experts.
-
-    ``in_turn``: the heads that have a head of keys lie apart from each other.
-    """
-    experts = gguf_experts(fields, sources, "softmax", renormalize=True, shared_gate=True)
-    ffns: list[Gated | Experts] = [experts] * gguf_trunk_layers(fields, sources)
-    layers = gguf_delta_layers(fields, sources, ffns, in_turn)
-    return gguf_model(fields, sources, name, layers)
-
-
-def gguf_delta_layers(
-    fields: Fields, sources: Sources, ffns: list[Gated | Experts], in_turn: bool
-) -> list[Layer]:
-    """Return layers with these FFNs; the tensors say which ones have attention."""
-    arch = arch_of(fields)
-    fields.ignore(
-        *(f"{arch}.full_attention_interval", f"{arch}.attention.recurrent_layers"),
-        f"{arch}.rope.dimension_sections",
-    )
-    n_heads, inner = (fields.integer(f"{arch}.ssm.{n}") for n in ("time_step_rank", "inner_size"))
-    if inner % n_heads:
-        raise fields.fail(f"{arch}.ssm.inner_size", f"a multiple of {n_heads} heads")
-    n_key_heads = fields.integer(f"{arch}.ssm.group_count")
-    mixers: dict[str, Mixer] = {
-        "linear_attention": GatedDelta(
-            taps=fields.integer(f"{arch}.ssm.conv_kernel"),
-            n_heads=n_heads,
-            value_dim=inner // n_heads,
-            n_key_heads=n_key_heads,
-            key_dim=fields.integer(f"{arch}.ssm.state_size"),
-            keys_in_turn=in_turn and 1 < n_key_heads < n_heads,
-        ),
-        "full_attention": replace(
-            gguf_attention(fields, sources, qk_norm="head"), output_gate=True
-        ),
-    }
-    attend = [usual(Role.ATTN_OUTPUT, number, GGUF) in sources for number in range(len(ffns))]
-    return layers_of(mixers, [KINDS[has_attention] for has_attention in attend], ffns)
-
-
 def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
     """Give tensors their usual names; older files have all inputs of states in one."""
     tensors = gguf_named(sources, config)
@@ -252,9 +236,8 @@ def gguf_named(sources: Sources, config: ModelConfig) -> Rearranged:
 
 FAMILY = Family(
     "qwen3_next",
-    from_hf,
+    program,
     "qwen3next",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

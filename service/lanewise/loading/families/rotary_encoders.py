@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import rope_of
 from lanewise.loading.families.encoders import (
     classifier_pooling,
     encoder_attention,
@@ -19,10 +20,9 @@ from lanewise.loading.families.encoders import (
     post_norm_model,
 )
 from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.rope import read_rope
 from lanewise.loading.sources import Sources
 
 PREFIXES = ("nomic_bert.", "gte.", "new.", "roberta.", "bert.")
@@ -56,21 +56,21 @@ ROTARY = ("rope", "rotary")  # what configs call that kind of positions
 
 
 def rotary_model(
-    fields: Fields, sources: Sources, name: str, ffn: Gated | Plain, bias: bool, theta: float
+    file: ModelFile, name: str, ffn: Gated | Plain, bias: bool, theta: float
 ) -> ModelConfig:
     """Return the whole of a model; ``theta`` is what it has where its config does not say."""
-    positions = fields.text("position_embedding_type", default=ROTARY[0])
+    positions = file.text("position_embedding_type", default=ROTARY[0])
     if positions not in ROTARY:
-        raise fields.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
-    attention = encoder_attention(fields, rope=0, bias=bias)
-    rope, context = read_rope(fields, attention.head_dim, theta)
-    if fields.integer("head_dim", default=attention.head_dim) != attention.head_dim:
-        raise fields.fail("head_dim", str(attention.head_dim))
-    pooling = classifier_pooling(plain_names(sources, PREFIXES), fields.integer("hidden_size"))
+        raise file.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
+    attention = encoder_attention(file, rope=0, bias=bias)
+    rope, context = rope_of(file, attention.head_dim, theta)
+    if file.integer("head_dim", default=attention.head_dim) != attention.head_dim:
+        raise file.fail("head_dim", str(attention.head_dim))
+    pooling = classifier_pooling(plain_names(file.tensors, PREFIXES), file.integer("hidden_size"))
     return replace(
-        post_norm_model(fields, sources, name, attention, ffn, context, pooling),
+        post_norm_model(file, name, attention, ffn, context, pooling),
         ropes=(rope,),
-        n_token_types=fields.integer("type_vocab_size", default=2, least=0),
+        n_token_types=file.integer("type_vocab_size", default=2, least=0),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.gguf import arch_of
+from lanewise.loading.families.common import n_layers_of
 from lanewise.loading.families.naming import usual
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import HF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.rearranging import Rearranged
@@ -56,19 +57,19 @@ def every_nth(n_layers: int, step: int, kinds: tuple[str, str]) -> list[str]:
     return [kinds[(number + 1) % step == 0] for number in range(n_layers)]
 
 
-def gguf_heads(fields: Fields, n_layers: int) -> tuple[Fields, list[bool]]:
-    """Return which layers have attention: those with KV heads, one number for each layer.
+def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
+    """Return which layers of a GGUF file attend: those with KV heads, a number for each layer.
 
-    And the metadata with the one number that all of those have.
+    And the file with the one number that all of those have.
     """
-    key = f"{arch_of(fields)}.attention.head_count_kv"
-    counts = fields.raw(key)
+    name, n_layers = "num_key_value_heads", n_layers_of(file)
+    counts = file.raw(name)
     if not isinstance(counts, list):
-        raise fields.fail(key, "a number for each layer, 0 where it has a state,")
+        raise file.fail(name, "a number for each layer, 0 where it has a state,")
     known = [count for count in counts if count != 0]
     if len(counts) != n_layers or not known or known != known[:1] * len(known):
-        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
-    return fields.replacing({key: known[0]}), [count != 0 for count in counts]
+        raise file.fail(name, f"{n_layers} numbers, 0 or one other")
+    return file.replacing({name: known[0]}), [count != 0 for count in counts]
 
 
 def check_no_bias(fields: Fields, *keys: str) -> None:
