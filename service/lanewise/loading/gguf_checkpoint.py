@@ -23,6 +23,7 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import SourceTensor
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
@@ -57,8 +58,10 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)
-        named = family.gguf_tensors(with_heads_apart(sources, config), config)
-        tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
+        named = Rearranged(sources, GGUF)
+        with_heads_apart(named, config)
+        family.gguf_tensors(named, config)
+        tensors = bind_tensors(config, named.out, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)
         raise

@@ -22,6 +22,7 @@ from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized_sources import made_plain
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.reference import config_fields
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_fields, text_tensors
@@ -58,9 +59,12 @@ def open_hugging_face(
         if model.pooling is None and _scores(config):
             model, sources, scores = take_scores(model, sources, str(path))
         model, sources = with_pooling(model, sources, pooling, HF)
-        named = family.hf_values(fields, family.hf_tensors(sources, model), model)
-        named = {**named, **scores}
-        tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
+        named = Rearranged(sources, HF)
+        family.hf_tensors(named, model)
+        family.hf_values(fields, named, model)
+        tensors = bind_tensors(
+            model, {**named.out, **scores}, HF, family.hf_interleaved_rope, str(path)
+        )
     except BaseException:
         close_all(files)
         raise

@@ -84,7 +84,7 @@ def without_mtp(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sou
     """Return program and tensors, of a file of ours that has the head, without it."""
     layers = config.layers[:-1]
     tensors = Rearranged(sources)
-    tensors.drop_layers_from("model.layers.", len(layers))
+    tensors.drop_layers_from(len(layers))
     return replace(config, layers=layers), tensors.out
 
 

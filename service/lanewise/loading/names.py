@@ -111,6 +111,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     }.items()
 }
 GGUF, HF = 0, 1  # columns of TENSOR_NAMES
+LAYERS = ("blk.", "model.layers.")  # what is before the number in names of layers' tensors
 
 # A field's name in config.json to its key in GGUF metadata; {arch} is general.architecture.
 # Families whose configs have different names for one thing share its key. GGUF files do not say a

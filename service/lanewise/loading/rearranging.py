@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.blocks import GROUP, LAYOUTS, q8_rows, weights_of
-from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
+from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError, Role
 from lanewise.loading.formats import VECTOR_TYPES, TensorType, row_bytes
+from lanewise.loading.names import HF, LAYERS, TENSOR_NAMES
 from lanewise.loading.sources import Sources, SourceTensor
 
 Floats = npt.NDArray[np.float32]
@@ -42,21 +43,41 @@ def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
     return (bits >> np.uint32(16)).astype("<u2").view(np.uint8)
 
 
+def without_prefixes(sources: Sources, prefixes: Sequence[str]) -> dict[str, SourceTensor]:
+    """Return tensors by names without the prefixes that these have in models with a head."""
+    found = {}
+    for name, tensor in sources.items():
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        found[name] = tensor
+    return found
+
+
 class Rearranged:
     """The tensors of a file on their way to the usual names.
 
     What the bytes of one tensor are made of others for is made when it is asked for. A method
     leaves out a tensor that is not there, whose usual name is then the one that is missing.
+    ``column`` is the kind of file, HF or GGUF, which has usual names of its own.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, column: int = HF) -> None:
         self.out: dict[str, SourceTensor] = dict(sources)
+        self.column = column
         self._last = LastConverted()
+
+    def usual(self, role: Role, layer: int = 0) -> str:
+        """Return the usual name of a tensor."""
+        return TENSOR_NAMES[role][self.column].format(layer)
 
     def rename(self, old: str, new: str) -> None:
         """Give a tensor its usual name."""
         if old in self.out:
             self.out[new] = self.out.pop(old)
+
+    def remove_prefixes(self, *prefixes: str) -> None:
+        """Take prefixes, in this order, from the names that begin with them."""
+        self.out = without_prefixes(self.out, prefixes)
 
     def drop(self, *names: str) -> None:
         """Leave out tensors that nothing here computes with."""
@@ -70,8 +91,9 @@ class Rearranged:
             self.split_rows(name, {"": n, name: rows})
             del self.out[""]
 
-    def drop_layers_from(self, prefix: str, number: int) -> None:
-        """Leave out the tensors of layers from ``number`` on; the number follows ``prefix``."""
+    def drop_layers_from(self, number: int) -> None:
+        """Leave out the tensors of layers from ``number`` on."""
+        prefix = LAYERS[self.column]
         for name in list(self.out):
             layer = name.removeprefix(prefix).partition(".")[0]
             if name.startswith(prefix) and layer.isdecimal() and int(layer) >= number:

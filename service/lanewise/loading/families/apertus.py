@@ -12,12 +12,11 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import one_number, usual
+from lanewise.loading.families.naming import give_layer_roles, one_number
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 12000000.0
 BETA, EPS = 0.5, -1e-6  # which the library has
@@ -79,14 +78,11 @@ def softplus(x: float) -> float:
     return x if x > 20 else math.log1p(math.exp(x))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names, and leave out the numbers that were read."""
-    tensors = Rearranged(sources)
+    give_layer_roles(tensors, config, NORMS)
     for number in range(config.n_layers):
         tensors.drop(*(f"{_folder(number)}.{name}" for name in NUMBERS))
-        for name, role in NORMS.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
-    return tensors.out
 
 
 FAMILY = Family("apertus", program, "apertus", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -14,16 +14,13 @@ from lanewise.loading.families.encoders import (
     encoder_family,
     give_norm_after,
     give_outside_layers,
-    plain_names,
     post_norm_model,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
-from lanewise.loading.families.naming import give_roles, split_roles, usual
+from lanewise.loading.families.naming import give_roles, split_gate_and_up
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 
 PREFIXES = ("bert.", "roberta.")
 OF_LAYER = {
@@ -46,7 +43,9 @@ def program(file: ModelFile) -> ModelConfig:
     """Read a file; GGUF files of RoBERTa are of the same kind."""
     if file.is_gguf:
         return gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
-    pooling = classifier_pooling(plain_names(file.tensors, PREFIXES), file.integer("hidden_size"))
+    pooling = classifier_pooling(
+        without_prefixes(file.tensors, PREFIXES), file.integer("hidden_size")
+    )
     return bert_model(file, "bert", pooling, first_position=0)
 
 
@@ -88,36 +87,29 @@ def read_ffn(file: ModelFile) -> Plain | Gated:
     return Gated(size, activation=GATED[kind], down_bias=True)
 
 
-def jina_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def jina_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what all encoders' files need, and take gate and up apart where they are one."""
-    tensors = Rearranged(gguf_tensors(sources, config))
-    for number in range(config.n_layers):
-        if usual(Role.FFN_GATE, number, GGUF) not in tensors.out:
-            halves, size = (Role.FFN_GATE, Role.FFN_UP), config.ffn_size(number)
-            split_roles(tensors, f"blk.{number}.ffn_up", halves, size, number, GGUF)
-    return tensors.out
+    gguf_tensors(tensors, config)
+    split_gate_and_up(tensors, config)
 
 
-def hf_tensors(
-    sources: Sources, config: ModelConfig, heads: tuple[str, str] = HEADS
-) -> dict[str, SourceTensor]:
+def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] = HEADS) -> None:
     """Give tensors their usual names; the norms after additions are those before the next.
 
     ``heads`` are those of classifiers.
     """
-    tensors = Rearranged(plain_names(sources, PREFIXES))
+    tensors.remove_prefixes(*PREFIXES)
     give_outside_layers(tensors, config, heads)
-    tensors.rename(POSITIONS, usual(Role.POSITION_EMBEDDING))
+    tensors.rename(POSITIONS, tensors.usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
         folder = f"encoder.layer.{number}"
         size = config.ffn_size(number)
-        parts = {usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
+        parts = {tensors.usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
         tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
         for name, role in OF_LAYER.items():
             give_roles(tensors, f"{folder}.{name}", role, number)
         for norm in ("output.LayerNorm", "mlp.layernorm"):
             give_norm_after(tensors, f"{folder}.{norm}", config, number)
-    return tensors.out
 
 
 FAMILY = encoder_family("bert", program, hf_tensors, "bert", gguf_tensors=gguf_tensors)

@@ -12,13 +12,10 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 500000.0  # of configs that do not say
 
@@ -53,31 +50,19 @@ def beside(attention: Attention, ffn: Gated) -> Layer:
     return Layer(attention, ffn, wiring="parallel_one_norm")
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Make vectors of the norms of all heads."""
-    return with_flat_norms(sources, config, HF)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Make vectors of the norms of all heads."""
-    return with_flat_norms(sources, config, GGUF)
-
-
-def with_flat_norms(sources: Sources, config: ModelConfig, column: int) -> Sources:
+def flatten_norms(tensors: Rearranged, config: ModelConfig) -> None:
     """Make a vector of [heads, dimensions] in each layer whose heads have norms of their own."""
-    tensors = Rearranged(sources)
     for number in range(config.n_layers if config.heads.qk_norm == "layer" else 0):
         for role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM):
-            tensors.ravel(usual(role, number, column), config.heads.head_dim)
-    return tensors.out
+            tensors.ravel(tensors.usual(role, number), config.heads.head_dim)
 
 
 FAMILY = Family(
     "cohere",
     program,
     "command-r",
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    hf_tensors=flatten_norms,
+    gguf_tensors=flatten_norms,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,

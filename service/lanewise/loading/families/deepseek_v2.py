@@ -31,10 +31,8 @@ from lanewise.loading.families.latent import (
 )
 from lanewise.loading.families.ministral3 import gguf_scaled
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 GROUPED, PLAIN = "group_limited_greedy", "greedy"
 MUST_BE = {
@@ -91,12 +89,11 @@ def gguf_router(file: ModelFile) -> str:
     return GATING.get(gating, "softmax")
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices of heads and experts their usual shapes."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("blk.", config.n_layers)
-    gguf_latent_tensors(tensors, config, GGUF)
-    return flatten_gguf_experts(tensors.out, config)
+    tensors.drop_layers_from(config.n_layers)
+    gguf_latent_tensors(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(

@@ -10,10 +10,9 @@ from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import has_qkv_bias, n_layers_of, vocab_size_of
 from lanewise.loading.families.family import Family, Program, Rename
-from lanewise.loading.families.naming import give_roles, usual
+from lanewise.loading.families.naming import give_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import HF
 from lanewise.loading.program import (
     Attention,
     Dense,
@@ -24,23 +23,13 @@ from lanewise.loading.program import (
     Pooling,
 )
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.sources import Sources
 
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 # Tensors that embedders made as BERT have for nothing.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
-
-
-def plain_names(sources: Sources, prefixes: tuple[str, ...]) -> dict[str, SourceTensor]:
-    """Return tensors without the prefix that they have in a model with a head of its own."""
-    found = {}
-    for name, tensor in sources.items():
-        for prefix in prefixes:
-            name = name.removeprefix(prefix)
-        found[name] = tensor
-    return found
 
 
 def encoder_attention(
@@ -122,14 +111,12 @@ def encoder_family(
     return Family(name, program, gguf, hf_tensors=hf_tensors, gguf_is_usual=False, **more)
 
 
-def give_norm_after(
-    tensors: Rearranged, name: str, config: ModelConfig, number: int, column: int = HF
-) -> None:
+def give_norm_after(tensors: Rearranged, name: str, config: ModelConfig, number: int) -> None:
     """Give the norm after layer ``number`` to the next layer; after the last it is the output's."""
     if number + 1 == config.n_layers:
-        give_roles(tensors, name, Role.OUTPUT_NORM, column=column)
+        give_roles(tensors, name, Role.OUTPUT_NORM)
     else:
-        give_roles(tensors, name, Role.ATTN_NORM, number + 1, column)
+        give_roles(tensors, name, Role.ATTN_NORM, number + 1)
 
 
 def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -> None:
@@ -146,8 +133,10 @@ def give_outside_layers(
 
     ``heads`` are those of classifiers.
     """
-    tensors.rename("embeddings.word_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
-    tensors.rename("embeddings.token_type_embeddings.weight", usual(Role.TOKEN_TYPE_EMBEDDING))
+    tensors.rename("embeddings.word_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
+    tensors.rename(
+        "embeddings.token_type_embeddings.weight", tensors.usual(Role.TOKEN_TYPE_EMBEDDING)
+    )
     give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM)
     give_heads(tensors, config, heads)
     unused = [name for name in tensors.out if name.startswith(UNUSED_PREFIXES)]

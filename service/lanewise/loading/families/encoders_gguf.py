@@ -121,7 +121,7 @@ def gguf_encoder(
     )
 
 
-def with_matrices(sources: Sources) -> Sources:
+def with_matrices(sources: Sources) -> dict[str, SourceTensor]:
     """Return tensors of which matrices of one row have two dimensions."""
     return {
         name: replace(one, shape=(1, *one.shape))
@@ -131,13 +131,12 @@ def with_matrices(sources: Sources) -> Sources:
     }
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; the norms after additions are those before the next."""
-    tensors = Rearranged(with_matrices(sources))
-    give_roles(tensors, "token_embd_norm", Role.ATTN_NORM, column=GGUF)
+    tensors.out = with_matrices(tensors.out)
+    give_roles(tensors, "token_embd_norm", Role.ATTN_NORM)
     for number in range(config.n_layers):
-        give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number, GGUF)
-        give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number, GGUF)
+        give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number)
+        give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number)
     for number, head in enumerate(HEADS):
-        give_roles(tensors, head, Role.DENSE, number, GGUF)
-    return tensors.out
+        give_roles(tensors, head, Role.DENSE, number)

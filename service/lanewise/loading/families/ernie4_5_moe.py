@@ -13,7 +13,6 @@ from lanewise.loading.families.ernie4_5 import THETA
 from lanewise.loading.families.experts import (
     experts_of,
     flatten_gguf_experts,
-    hf_name,
     layers_of_experts,
     mixture_of,
     rename_shared,
@@ -24,7 +23,6 @@ from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 LEAST = 1e-12  # of the sum that chosen weights are divided by
 MTP = "model.mtp_"  # tensors that guess further tokens
@@ -56,17 +54,15 @@ def sparse_layers_in(file: ModelFile, n_layers: int) -> list[bool]:
     return [(n + 1) % step == 0 and start <= n <= end for n in range(n_layers)]
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Stack experts; leave out what guesses further tokens."""
-    kept = {name: tensor for name, tensor in sources.items() if not name.startswith(MTP)}
-    tensors = Rearranged(kept)
+    tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
         rename_shared(tensors, layer, "mlp.shared_experts")
         bias = f"model.layers.{layer}.mlp.moe_statics.e_score_correction_bias"
         tensors.flatten(bias, dims=2)
-        tensors.rename(bias, hf_name(Role.ROUTER_CHOICE_BIAS, layer))
-    return tensors.out
+        tensors.rename(bias, tensors.usual(Role.ROUTER_CHOICE_BIAS, layer))
 
 
 FAMILY = Family(

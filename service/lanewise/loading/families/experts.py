@@ -13,12 +13,12 @@ from lanewise.loading.families.common import (
     n_layers_of,
     trunk_layers_of,
 )
+from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Bytes, Rearranged
-from lanewise.loading.sources import Sources
 
 GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # of GGUF's expert_gating_func
 GATING_OF = {router: number for number, router in GATING.items()}
@@ -41,16 +41,6 @@ def sparse_layers(
     dense = experts if gated is None else gated
     both = Layer(attention, dense), Layer(attention, experts)
     return [both[sparse] for sparse in is_sparse]
-
-
-def hf_name(role: Role, layer: int) -> str:
-    """Return the usual name of a layer's tensor."""
-    return TENSOR_NAMES[role][HF].format(layer)
-
-
-def gguf_name(role: Role, layer: int) -> str:
-    """Return the usual name of a layer's tensor in GGUF files."""
-    return TENSOR_NAMES[role][GGUF].format(layer)
 
 
 def layers_of_experts(config: ModelConfig) -> list[tuple[int, Experts]]:
@@ -86,37 +76,33 @@ def stack_hf_experts(
     prefix = f"model.layers.{layer}.{folder}"
     for role, name in zip(EXPERT_ROLES, names, strict=True):
         each = [f"{prefix}.{number}.{name}.weight" for number in range(experts.n)]
-        tensors.stack(each, hf_name(role, layer))
+        tensors.stack(each, tensors.usual(role, layer))
     fused = f"{prefix}.gate_up_proj"
-    gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
     tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
     tensors.flatten(f"{prefix}.up_proj", up)
     tensors.flatten(f"{prefix}.down_proj", down)
 
 
-def stack_experts(sources: Sources, config: ModelConfig) -> Sources:
+def stack_experts(tensors: Rearranged, config: ModelConfig) -> None:
     """Do so in all layers, for files that have nothing else out of the usual."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
-    return tensors.out
 
 
-def flatten_gguf_experts(sources: Sources, config: ModelConfig) -> Sources:
+def flatten_gguf_experts(tensors: Rearranged, config: ModelConfig) -> None:
     """Make matrices of GGUF's [experts, rows, columns], and take gate and up apart."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
-        choice_bias = gguf_name(Role.ROUTER_CHOICE_BIAS, layer)
+        choice_bias = tensors.usual(Role.ROUTER_CHOICE_BIAS, layer)
         tensors.rename(f"blk.{layer}.exp_probs_b", choice_bias)
         tensors.flatten(choice_bias, dims=2)
-        gate, up, _ = (gguf_name(role, layer) for role in EXPERT_ROLES)
+        gate, up, _ = (tensors.usual(role, layer) for role in EXPERT_ROLES)
         fused = f"blk.{layer}.ffn_gate_up_exps.weight"
         tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
         for role in EXPERT_ROLES:
-            tensors.flatten(gguf_name(role, layer))
-            tensors.flatten(gguf_name(Role[f"{role.name}_BIAS"], layer), dims=2)
-        tensors.flatten(gguf_name(Role.SHARED_ROUTER, layer), dims=2)
-    return tensors.out
+            tensors.flatten(tensors.usual(role, layer))
+            tensors.flatten(tensors.usual(Role[f"{role.name}_BIAS"], layer), dims=2)
+        tensors.flatten(tensors.usual(Role.SHARED_ROUTER, layer), dims=2)
 
 
 def stack_routed_experts(tensors: Rearranged, config: ModelConfig) -> None:
@@ -130,7 +116,7 @@ def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:
     """Give the shared expert's tensors in ``folder`` their usual names."""
     shared = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
     for role, name in zip(shared, PARTS, strict=True):
-        tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", hf_name(role, layer))
+        tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", tensors.usual(role, layer))
 
 
 def experts_of(
@@ -164,7 +150,7 @@ def gguf_told(file: ModelFile, experts: Experts) -> Experts:
     if file.integer(key, default=0, least=0) not in (0, gating):
         raise file.fail(key, str(gating))
     first = first_sparse_layer(file)
-    shared = file.tensors.get(gguf_name(Role.SHARED_UP, first))
+    shared = file.tensors.get(usual(Role.SHARED_UP, first, GGUF))
     file.ignore(*TOLD_BY_TENSORS)
     size = file.integer("intermediate_size", default=1)
     return replace(

@@ -13,12 +13,10 @@ from lanewise.loading.families.common import (
     with_new_names,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import give_roles, split_heads
+from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 CURVE = "gelu"
 OLD_NAMES = {
@@ -92,26 +90,21 @@ def wiring(file: ModelFile) -> str:
     return "parallel" if n_norms == 2 and new else "parallel_one_norm"
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, and take Q, K and V of each group of heads apart."""
-    tensors = Rearranged(sources)
     give_roles(tensors, "transformer.ln_f", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
-        folder = f"transformer.h.{number}"
-        split_heads(tensors, f"{folder}.self_attention.query_key_value", config.heads, number)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-    return tensors.out
+        name = f"transformer.h.{number}.self_attention.query_key_value"
+        split_heads(tensors, name, config.heads, number)
+    give_layer_roles(tensors, config, OF_LAYER, "transformer.h.{}.")
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take Q, K and V apart; of two norms the second is attention's."""
-    tensors = Rearranged(sources)
     for number, layer in enumerate(config.layers):
         if layer.wiring == "parallel":
-            give_roles(tensors, f"blk.{number}.attn_norm", Role.FFN_NORM, number, GGUF)
-            give_roles(tensors, f"blk.{number}.attn_norm_2", Role.ATTN_NORM, number, GGUF)
-    return tensors.out
+            give_roles(tensors, f"blk.{number}.attn_norm", Role.FFN_NORM, number)
+            give_roles(tensors, f"blk.{number}.attn_norm_2", Role.ATTN_NORM, number)
 
 
 FAMILY = Family(

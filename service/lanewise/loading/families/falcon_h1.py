@@ -19,15 +19,12 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import check_no_bias, give
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # What each name in a layer of a Hugging Face file is.
 OF_LAYER = {
@@ -150,63 +147,57 @@ def hf_state(fields: Fields) -> Ssd:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(sources)
-    tensors.rename("model.final_layernorm.weight", usual(Role.OUTPUT_NORM))
+    tensors.rename("model.final_layernorm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         assert isinstance(layer.state, Ssd)
         mamba2.hf_mixer(tensors, f"{folder}.mamba", layer.state, number)
         for name, role in OF_LAYER.items():
             give(tensors, f"{folder}.{name}.weight", role, number)
-    return tensors.out
 
 
-def hf_values(fields: Fields, sources: Sources, config: ModelConfig) -> Sources:
+def hf_values(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
     """Multiply tensors by what nothing else takes.
 
     Convolutions are linear: what multiplies their inputs multiplies taps, which lose nothing.
     """
-    by, tensors = Multipliers.of(fields), Rearranged(sources)
+    by = Multipliers.of(fields)
     for number, layer in enumerate(config.layers):
         assert isinstance(layer.state, Ssd)
         keys = layer.state.n_key_heads * layer.state.key_dim
         channels = np.repeat(by.convolved, (layer.state.inner, keys, keys))
         taps = channels.repeat(layer.state.taps)
-        tensors.multiply_rows(usual(Role.STATE_CONV, number), taps)
-    return multiplied(tensors.out, config)
+        tensors.multiply_rows(tensors.usual(Role.STATE_CONV, number), taps)
+    multiplied(tensors, config)
 
 
-def multiplied(sources: Sources, config: ModelConfig) -> Sources:
+def multiplied(tensors: Rearranged, config: ModelConfig) -> None:
     """Multiply rows of matrices by the model's numbers."""
     assert config.row_multipliers is not None
-    tensors = Rearranged(sources)
     for number in range(config.n_layers):
         for role, by in zip(MULTIPLIED, config.row_multipliers, strict=True):
-            tensors.multiply_rows(usual(role, number), by)
-    return tensors.out
+            tensors.multiply_rows(tensors.usual(role, number), by)
 
 
-def lora_values(sources: Sources, config: ModelConfig) -> Sources:
+def lora_values(tensors: Rearranged, config: ModelConfig) -> None:
     """Multiply rows of lora_B as those of the matrices that they are added to."""
     if config.row_multipliers is None or len(config.row_multipliers) != len(MULTIPLIED):
-        where = next(iter(sources.values())).where
+        where = next(iter(tensors.out.values())).where
         raise ModelFileError(
             f"{where}: matrices of this falcon_h1 have been multiplied by what only its config.json"
             " says, so that no adapter fits; accepted: the model's directory, and what this version"
             " packs or quantizes of it"
         )
-    return multiplied(sources, config)
+    multiplied(tensors, config)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; the norm before the FFN has no ending."""
-    tensors = Rearranged(sources)
     mamba2.gguf_mixers(tensors, config)
     for number in range(config.n_layers):
-        tensors.rename(f"blk.{number}.ffn_norm", usual(Role.FFN_NORM, number, GGUF))
-    return tensors.out
+        tensors.rename(f"blk.{number}.ffn_norm", tensors.usual(Role.FFN_NORM, number))
 
 
 FAMILY = Family(

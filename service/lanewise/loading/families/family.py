@@ -8,26 +8,22 @@ from dataclasses import dataclass
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 # What a file of either kind says.
 Program = Callable[[ModelFile], ModelConfig]
-# The tensors by the names that TENSOR_NAMES has for the kind of file.
-Rename = Callable[[Sources, ModelConfig], Sources]
-# The tensors with what config.json says of their values.
-Revalue = Callable[[Fields, Sources, ModelConfig], Sources]
+# Gives tensors the names that TENSOR_NAMES has for the kind of file.
+Rename = Callable[[Rearranged, ModelConfig], None]
+# Gives tensors the values that config.json says.
+Revalue = Callable[[Fields, Rearranged, ModelConfig], None]
 
 
-def as_they_are(sources: Sources, config: ModelConfig) -> Sources:
-    """Return tensors that have the usual names already."""
-    del config
-    return sources
+def as_they_are(tensors: Rearranged, config: ModelConfig) -> None:
+    """Leave tensors that have the usual names already."""
 
 
-def valued_as_they_are(fields: Fields, sources: Sources, config: ModelConfig) -> Sources:
-    """Return tensors whose values are those of the model."""
-    del fields, config
-    return sources
+def valued_as_they_are(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
+    """Leave tensors whose values are those of the model."""
 
 
 @dataclass(frozen=True)

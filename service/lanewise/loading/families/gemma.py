@@ -21,7 +21,6 @@ from lanewise.loading.formats import TensorType, round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 CURVE = "gelu_tanh"
 MUST_BE = {"use_bidirectional_attention": (None, False), "attention_bias": (False,)}
@@ -62,11 +61,9 @@ def cap(file: ModelFile, key: str) -> float:
     return round_to_f32(file.number(key, default=0.0))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Add the 1 that files leave out of norms."""
-    tensors = Rearranged(sources)
     add_one_to_norms(tensors, config, (Role.ATTN_NORM, Role.FFN_NORM))
-    return tensors.out
 
 
 FAMILY = Family("gemma", program, "gemma", hf_tensors=hf_tensors, gguf_is_usual=False)

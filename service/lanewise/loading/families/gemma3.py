@@ -19,10 +19,9 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import cap, root_scale
-from lanewise.loading.families.naming import add_one_to_norms, usual
+from lanewise.loading.families.naming import add_one_to_norms, give_layer_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import (
     Attention,
     Dense,
@@ -32,7 +31,6 @@ from lanewise.loading.program import (
     Pooling,
 )
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PERIOD, SCALAR = 6, 256  # of configs that do not say, as those of 4B to 27B do not
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
@@ -74,7 +72,7 @@ def gemma_of(file: ModelFile, pooling: Pooling | None) -> ModelConfig:
     check_values(file, MUST_BE)
     attention = replace(
         attention_of(file, qk_norm="head"),
-        score_scale=scale_of(file, LARGEST) if pooling is None or not file.is_gguf else 0.0,
+        score_scale=scale_of(file, LARGEST),
         both_ways=pooling is not None,
     )
     ffn = Gated(
@@ -133,23 +131,17 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tu
     return tuple(made[window] for window in windows)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names, and add the 1 that files leave out of them."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in OF_LAYER.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
+    give_layer_roles(tensors, config, OF_LAYER)
     add_one_to_norms(tensors, config, NORMS)
-    return tensors.out
 
 
-def embedding_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def embedding_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the dense heads their usual names; a head that makes logits has no use."""
-    tensors = Rearranged(sources)
     for place, number in enumerate(DENSE):
-        tensors.rename(f"dense_{number}.weight", usual(Role.DENSE, place, GGUF))
-    tensors.drop(usual(Role.OUTPUT, column=GGUF))
-    return tensors.out
+        tensors.rename(f"dense_{number}.weight", tensors.usual(Role.DENSE, place))
+    tensors.drop(tensors.usual(Role.OUTPUT))
 
 
 FAMILY = Family(

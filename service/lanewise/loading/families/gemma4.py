@@ -28,13 +28,11 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, cap, root_scale
-from lanewise.loading.families.naming import one_number, usual
+from lanewise.loading.families.naming import one_number
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 GLOBAL_HEAD_DIM, PERIOD = 512, 6  # of configs that do not say
 # A number that each layer's result is multiplied by, by the kind of file.
@@ -233,44 +231,41 @@ def layers_of(
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names, whose weights are as they are; scales have been read."""
-    tensors = Rearranged(sources)
     for number in range(config.n_layers):
         folder = f"model.layers.{number}"
         tensors.drop(f"{folder}.layer_scalar")
         for name, role in gemma3.OF_LAYER.items():
-            tensors.rename(f"{folder}.{name}.weight", usual(role, number))
+            tensors.rename(f"{folder}.{name}.weight", tensors.usual(role, number))
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts, "experts")
         folder = f"model.layers.{number}"
         for name, role in OF_MIXTURE.items():
-            tensors.rename(f"{folder}.{name}", usual(role, number))
+            tensors.rename(f"{folder}.{name}", tensors.usual(role, number))
         for role, shared in SHARED.items():
-            tensors.rename(usual(role, number), usual(shared, number))
-        tensors.multiply_rows(usual(Role.ROUTER_NORM, number), config.hidden_size**-0.5)
-    drop_unused(tensors, config, HF)
-    return tensors.out
+            tensors.rename(tensors.usual(role, number), tensors.usual(shared, number))
+        tensors.multiply_rows(tensors.usual(Role.ROUTER_NORM, number), config.hidden_size**-0.5)
+    drop_unused(tensors, config)
 
 
-def drop_unused(tensors: Rearranged, config: ModelConfig, column: int) -> None:
+def drop_unused(tensors: Rearranged, config: ModelConfig) -> None:
     """Leave out keys and values of layers that read those of others."""
     for number, layer in enumerate(config.layers):
         if layer.attention is not None and layer.attention.kv_layer is not None:
-            tensors.drop(*(usual(role, number, column) for role in UNUSED))
+            tensors.drop(*(tensors.usual(role, number) for role in UNUSED))
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Leave out the scales, which have been read."""
-    tensors = Rearranged(flatten_gguf_experts(sources, config))
+    flatten_gguf_experts(tensors, config)
     for number in range(config.n_layers):
         tensors.drop(f"blk.{number}.layer_output_scale.weight")
     for number, _ in layers_of_experts(config):
         for role, shared in SHARED.items():
-            tensors.rename(usual(role, number, GGUF), usual(shared, number, GGUF))
-        tensors.multiply_rows(usual(Role.ROUTER_NORM, number, GGUF), config.hidden_size**-0.5)
-    drop_unused(tensors, config, GGUF)
-    return tensors.out
+            tensors.rename(tensors.usual(role, number), tensors.usual(shared, number))
+        tensors.multiply_rows(tensors.usual(Role.ROUTER_NORM, number), config.hidden_size**-0.5)
+    drop_unused(tensors, config)
 
 
 FAMILY = Family(

@@ -9,12 +9,9 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import GATE_UP, split_roles
+from lanewise.loading.families.naming import split_gate_and_up
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.5  # of each head is turned, where the config does not say
 
@@ -30,30 +27,12 @@ def glm_of(file: ModelFile, name: str, *, result_norms: bool = False) -> ModelCo
     return model_of(file, name, [layer] * n_layers_of(file), partial=PARTIAL)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take gate and up apart."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        size = config.ffn_size(number)
-        split_roles(tensors, f"model.layers.{number}.mlp.gate_up_proj", GATE_UP, size, number)
-    return tensors.out
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take gate and up apart, which are called up."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        size = config.ffn_size(number)
-        split_roles(tensors, f"blk.{number}.ffn_up", GATE_UP, size, number, GGUF)
-    return tensors.out
-
-
 FAMILY = Family(
     "glm",
     program,
     "chatglm",
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    hf_tensors=split_gate_and_up,
+    gguf_tensors=split_gate_and_up,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,

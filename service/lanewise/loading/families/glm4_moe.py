@@ -16,7 +16,6 @@ from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.5  # of each head is turned, where the config does not say
 
@@ -31,20 +30,17 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "glm4_moe", layers, partial=PARTIAL)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Stack experts; leave out the layers that guess further tokens."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("model.layers.", config.n_layers)
+    tensors.drop_layers_from(config.n_layers)
     stack_routed_experts(tensors, config)
-    return tensors.out
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Leave out the layers that guess further tokens, and name the second norm."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("blk.", config.n_layers)
+    tensors.drop_layers_from(config.n_layers)
     gguf_post_attention_norm(tensors, config)
-    return flatten_gguf_experts(tensors.out, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(

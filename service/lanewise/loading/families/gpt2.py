@@ -13,12 +13,17 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import QKV, give_roles, qkv_rows, split_roles, usual
+from lanewise.loading.families.naming import (
+    QKV,
+    give_layer_roles,
+    give_roles,
+    qkv_rows,
+    split_roles,
+)
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 NAMES = {
     "n_embd": "hidden_size",
@@ -64,10 +69,10 @@ def scale(file: ModelFile, attention: Attention, number: int) -> float:
     return round_to_f32(own / (number + 1)) if by_layer else own
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, transpose matrices, and take Q, K and V apart."""
-    tensors = Rearranged({name.removeprefix("transformer."): sources[name] for name in sources})
-    tensors.rename("wpe.weight", usual(Role.POSITION_EMBEDDING))
+    tensors.remove_prefixes("transformer.")
+    tensors.rename("wpe.weight", tensors.usual(Role.POSITION_EMBEDDING))
     give_roles(tensors, "ln_f", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
         folder = f"h.{number}"
@@ -75,9 +80,7 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         for name in INPUTS_FIRST:
             tensors.transpose(f"{folder}.{name}.weight")
         split_roles(tensors, f"{folder}.attn.c_attn", QKV, qkv_rows(config.heads), number)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER, "h.{}.")
 
 
 FAMILY = Family(

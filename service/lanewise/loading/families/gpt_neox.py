@@ -13,11 +13,10 @@ from lanewise.loading.families.common import (
     with_new_names,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import give_roles, split_heads
+from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.25  # of each head is turned, where the config does not say
 OLD_NAMES = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
@@ -49,17 +48,14 @@ def program(file: ModelFile) -> ModelConfig:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, and take Q, K and V of each head apart."""
-    tensors = Rearranged(sources)
     give_roles(tensors, "gpt_neox.final_layer_norm", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
         folder = f"gpt_neox.layers.{number}"
         tensors.drop(*(f"{folder}.{name}" for name in UNUSED))
         split_heads(tensors, f"{folder}.attention.query_key_value", config.heads, number)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER, "gpt_neox.layers.{}.")
 
 
 FAMILY = Family(

@@ -18,7 +18,6 @@ from lanewise.loading.families.experts import (
     EXPERT_ROLES,
     experts_of,
     flatten_gguf_experts,
-    hf_name,
     layers_of_experts,
 )
 from lanewise.loading.families.family import Family
@@ -27,7 +26,6 @@ from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Bytes, Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 150000.0
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped activation
@@ -61,43 +59,40 @@ def odd_rows(rows: Bytes) -> Bytes:
     return rows[:, 1::2]
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take gate and up apart, which come in turns, and make rows of GGUF's MXFP4 blocks.
 
     Experts that are not quantized have their inputs first.
     """
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         folder = f"model.layers.{layer}.mlp"
         for part in ("weight", "bias"):
             role = Role.ROUTER if part == "weight" else Role.ROUTER_BIAS
-            tensors.rename(f"{folder}.router.{part}", hf_name(role, layer))
+            tensors.rename(f"{folder}.router.{part}", tensors.usual(role, layer))
         for fused in ("gate_up_proj", "down_proj"):
             name = f"{folder}.experts.{fused}"
             tensors.transpose_experts(name)
             tensors.join_mxfp4(f"{name}_blocks", f"{name}_scales", name)
         split_in_turns(tensors, layer, experts.size)
-    return tensors.out
 
 
 def split_in_turns(tensors: Rearranged, layer: int, size: int) -> None:
     """Take gate and up apart, and their biases."""
     folder = f"model.layers.{layer}.mlp.experts"
-    gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
     parts = {gate: even_rows, up: odd_rows}
     tensors.split_experts(f"{folder}.gate_up_proj", parts, size)
     tensors.flatten(f"{folder}.down_proj", down)
-    gate, up, down = (hf_name(Role[f"{role.name}_BIAS"], layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(Role[f"{role.name}_BIAS"], layer) for role in EXPERT_ROLES)
     parts = {gate: even_rows, up: odd_rows}
     tensors.split_experts(f"{folder}.gate_up_proj_bias", parts, size)
     tensors.flatten(f"{folder}.down_proj_bias", down, dims=2)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Name the second norm, and flatten."""
-    tensors = Rearranged(sources)
     gguf_post_attention_norm(tensors, config)
-    return flatten_gguf_experts(tensors.out, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(

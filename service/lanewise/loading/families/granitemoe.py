@@ -13,7 +13,6 @@ from lanewise.loading.families.experts import (
     experts_of,
     first_half,
     flatten_gguf_experts,
-    hf_name,
     layers_of_experts,
     second_half,
 )
@@ -25,7 +24,6 @@ from lanewise.loading.families.granite import (
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -37,13 +35,12 @@ def program(file: ModelFile) -> ModelConfig:
     return with_multipliers(model_of(file, "granitemoe", layers), file)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take gate and up of all experts apart, and flatten."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
-        gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+        gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
         parts = {gate: first_half, up: second_half}
-        router = hf_name(Role.ROUTER, layer)
+        router = tensors.usual(Role.ROUTER, layer)
         folder = f"model.layers.{layer}.block_sparse_moe"
         for fused in ("input_linear.weight", "experts.gate_up_proj"):
             tensors.split_experts(f"{folder}.{fused}", parts, experts.size)
@@ -51,7 +48,6 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
             tensors.flatten(f"{folder}.{whole}", down)
         for name in ("router.layer.weight", "router.weight"):
             tensors.rename(f"{folder}.{name}", router)
-    return tensors.out
 
 
 FAMILY = Family(

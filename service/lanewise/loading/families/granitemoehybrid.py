@@ -31,7 +31,6 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Gated, ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # Both spellings of layers' kinds.
 KINDS = {
@@ -110,19 +109,18 @@ def hf_ffn(file: ModelFile) -> Gated | Experts:
     return Experts(n=n, n_used=used, size=size, router="top_softmax", shared_size=shared)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(granitemoe.hf_tensors(sources, config))
+    granitemoe.hf_tensors(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         if isinstance(layer.state, Ssd):
             mamba2.hf_mixer(tensors, f"{folder}.mamba", layer.state, number)
         gate, up, down = gated_roles(config, number)
         size = shared_size(config, number)
-        parts = {usual(gate, number): size, usual(up, number): size}
+        parts = {tensors.usual(gate, number): size, tensors.usual(up, number): size}
         tensors.split_rows(f"{folder}.shared_mlp.input_linear.weight", parts)
         give(tensors, f"{folder}.shared_mlp.output_linear.weight", down, number)
-    return tensors.out
 
 
 def gated_roles(config: ModelConfig, number: int) -> tuple[Role, Role, Role]:
@@ -149,11 +147,10 @@ def gguf_ffn(file: ModelFile) -> Gated | Experts:
     return gated if gate is None else replace(gated, size=gate.shape[0])
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(flatten_gguf_experts(sources, config))
+    flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
-    return tensors.out
 
 
 FAMILY = Family(

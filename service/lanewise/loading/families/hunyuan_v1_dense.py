@@ -11,12 +11,11 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.naming import give_layer_roles
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.rope import rope_settings
-from lanewise.loading.sources import Sources
 
 MUST_BE = {
     "use_qk_norm": (True,),
@@ -26,7 +25,7 @@ MUST_BE = {
     "num_experts": (None, 1),
     "norm_type": ("rms", "hf_rms", "fused"),
 }
-NORMS = {"query_layernorm": Role.ATTN_Q_NORM, "key_layernorm": Role.ATTN_K_NORM}
+NORMS = {"self_attn.query_layernorm": Role.ATTN_Q_NORM, "self_attn.key_layernorm": Role.ATTN_K_NORM}
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -51,14 +50,9 @@ def stretched(file: ModelFile, head_dim: int) -> ModelFile:
     return file.replacing({"rope_parameters": plain, "rope_scaling": None, "rope_theta": None})
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the norms of queries and keys their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in NORMS.items():
-            old = f"model.layers.{number}.self_attn.{name}.weight"
-            tensors.rename(old, usual(role, number))
-    return tensors.out
+    give_layer_roles(tensors, config, NORMS)
 
 
 FAMILY = Family(

@@ -13,14 +13,11 @@ from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import check_values, model_of
 from lanewise.loading.families.experts import stack_routed_experts
 from lanewise.loading.families.gguf_rope import SCALING
-from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import HF
 from lanewise.loading.program import Attention, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.rope import rope_settings, yarn_scale
-from lanewise.loading.sources import Sources
 
 logger = logging.getLogger(__name__)
 
@@ -102,29 +99,27 @@ def score_scale(head_dim: int, factor: float, all_dims: float) -> float:
     return round_to_f32(head_dim**-0.5 * yarn_scale(factor, all_dims) ** 2)
 
 
-def hf_latent_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices their usual parts and names; leave out layers that guess further tokens."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("model.layers.", config.n_layers)
+    tensors.drop_layers_from(config.n_layers)
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
         folder = f"model.layers.{number}.self_attn"
         if layer.attention.query_rank:
-            tensors.rename(f"{folder}.q_b_proj.weight", usual(Role.ATTN_Q, number))
-        split_keys_and_values(tensors, f"{folder}.kv_b_proj.weight", layer.attention, number, HF)
+            tensors.rename(f"{folder}.q_b_proj.weight", tensors.usual(Role.ATTN_Q, number))
+        split_keys_and_values(tensors, f"{folder}.kv_b_proj.weight", layer.attention, number)
     stack_routed_experts(tensors, config)
-    return tensors.out
 
 
 def split_keys_and_values(
-    tensors: Rearranged, name: str, attention: Attention, number: int, column: int
+    tensors: Rearranged, name: str, attention: Attention, number: int
 ) -> None:
     """Take apart a matrix whose rows are, head by head, those of keys and those of values.
 
     The keys' part of each head is turned around: queries are multiplied by it.
     """
     still = attention.head_dim - attention.rope_dim
-    keys, values = (usual(role, number, column) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES))
+    keys, values = (tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES))
 
     def parts(rows: Rows) -> Mapping[str, Rows]:
         heads = rows.reshape(attention.n_heads, still + attention.value_dim)
@@ -135,19 +130,19 @@ def split_keys_and_values(
         tensors.transpose_parts(keys, attention.n_heads)
 
 
-def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig, column: int) -> None:
+def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices of heads their usual shapes, and those of queries their usual name."""
     remade = 0
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
         if layer.attention.query_rank:
-            tensors.rename(f"blk.{number}.attn_q_b.weight", usual(Role.ATTN_Q, number, column))
+            tensors.rename(f"blk.{number}.attn_q_b.weight", tensors.usual(Role.ATTN_Q, number))
         name = f"blk.{number}.attn_kv_b.weight"
-        parts = [usual(role, number, column) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
+        parts = [tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
         if all(part in tensors.out for part in parts):
             tensors.drop(name)  # the same matrices once more
         remade += name in tensors.out and tensors.out[name].type in LAYOUTS
-        split_keys_and_values(tensors, name, layer.attention, number, column)
+        split_keys_and_values(tensors, name, layer.attention, number)
         for part in parts:
             tensors.flatten(part)
     if remade:

@@ -12,7 +12,6 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
     Mixer,
     check_no_bias,
@@ -23,10 +22,8 @@ from lanewise.loading.families.states import (
     own_kinds,
 )
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Gated, ModelConfig, ShortConv
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 KINDS = ("conv", "full_attention")
 THETA = 1e6  # of configs that do not say
@@ -104,35 +101,31 @@ def hf_lfm_gated(file: ModelFile) -> Gated:
     return Gated(size)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return named(sources, config).out
+    named(tensors, config)
 
 
 def named(
-    sources: Sources, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
-) -> Rearranged:
+    tensors: Rearranged, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
+) -> None:
     """Return the tensors with those of all layers, but for experts, under their usual names."""
-    tensors = Rearranged(sources)
-    tensors.rename("model.embedding_norm.weight", usual(Role.OUTPUT_NORM))
+    tensors.rename("model.embedding_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         for name, role in of_layer.items():
             give(tensors, f"{folder}.{name}.weight", role, number)
         give_conv(tensors, f"{folder}.conv.conv.weight", layer.state, number)
-    return tensors
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; the output's norm is called the embedding's."""
-    tensors = Rearranged(sources)
-    tensors.rename("token_embd_norm.weight", usual(Role.OUTPUT_NORM, column=GGUF))
+    tensors.rename("token_embd_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"blk.{number}.shortconv"
-        give(tensors, f"{folder}.in_proj.weight", Role.STATE_IN, number, GGUF)
-        give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number, GGUF)
-        give_conv(tensors, f"{folder}.conv.weight", layer.state, number, GGUF)
-    return tensors.out
+        give(tensors, f"{folder}.in_proj.weight", Role.STATE_IN, number)
+        give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
+        give_conv(tensors, f"{folder}.conv.weight", layer.state, number)
 
 
 FAMILY = Family(

@@ -9,7 +9,6 @@ from lanewise.loading.families.experts import (
     experts_of,
     first_sparse_layer,
     flatten_gguf_experts,
-    hf_name,
     layers_of_experts,
     stack_hf_experts,
 )
@@ -18,7 +17,7 @@ from lanewise.loading.families.states import give
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 EPS = round_to_f32(1e-6)  # beside the sum that chosen weights are divided by
 EXPERT = ("w1", "w3", "w2")  # gate, up and down of one
@@ -41,20 +40,20 @@ def program(file: ModelFile) -> ModelConfig:
     return lfm2.lfm_of(file, "lfm2_moe", ffns, None)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; stack experts."""
-    tensors = lfm2.named(sources, config)
+    lfm2.named(tensors, config)
     for layer, experts in layers_of_experts(config):
         folder = f"model.layers.{layer}.feed_forward"
-        tensors.rename(f"{folder}.gate.weight", hf_name(Role.ROUTER, layer))
+        tensors.rename(f"{folder}.gate.weight", tensors.usual(Role.ROUTER, layer))
         give(tensors, f"{folder}.expert_bias", Role.ROUTER_CHOICE_BIAS, layer)
         stack_hf_experts(tensors, layer, experts, "feed_forward.experts", EXPERT)
-    return tensors.out
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, and make matrices of stacked ones."""
-    return flatten_gguf_experts(lfm2.gguf_tensors(sources, config), config)
+    lfm2.gguf_tensors(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(

@@ -20,7 +20,7 @@ from lanewise.loading.families.lfm2 import named
 from lanewise.loading.families.states import Mixer, check_no_bias, layer_of, own_kinds
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, ShortConv
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 CONV = "conv"
 WINDOW, TAPS = 256, 7  # of configs that do not say
@@ -71,9 +71,9 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "lfm3", layers, tied=True, own_kinds=True, eps="norm_eps", ropes=ropes)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return named(sources, config, OF_LAYER).out
+    named(tensors, config, OF_LAYER)
 
 
 FAMILY = Family("lfm3", program, hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import give, give_conv
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
 
@@ -32,9 +30,9 @@ def check_steps(fields: Fields) -> None:
 def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     """Give the tensors in ``folder`` their usual names; z, what is convolved and dt are fused."""
     parts = {
-        usual(Role.STATE_GATE, number): state.inner,
-        usual(Role.STATE_IN, number): state.channels,
-        usual(Role.STATE_DECAY, number): state.n_heads,
+        tensors.usual(Role.STATE_GATE, number): state.inner,
+        tensors.usual(Role.STATE_IN, number): state.channels,
+        tensors.usual(Role.STATE_DECAY, number): state.n_heads,
     }
     tensors.split_rows(f"{folder}.in_proj.weight", parts)
     give_conv(tensors, f"{folder}.conv1d.weight", state, number)
@@ -71,11 +69,11 @@ def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
         if not isinstance(layer.state, Ssd):
             continue
         parts = {
-            usual(Role.STATE_GATE, number, GGUF): layer.state.inner,
-            usual(Role.STATE_IN, number, GGUF): layer.state.channels,
-            usual(Role.STATE_DECAY, number, GGUF): layer.state.n_heads,
+            tensors.usual(Role.STATE_GATE, number): layer.state.inner,
+            tensors.usual(Role.STATE_IN, number): layer.state.channels,
+            tensors.usual(Role.STATE_DECAY, number): layer.state.n_heads,
         }
         tensors.split_rows(f"blk.{number}.ssm_in.weight", parts)
-        tensors.ravel(usual(Role.STATE_CONV, number, GGUF), layer.state.taps)
+        tensors.ravel(tensors.usual(Role.STATE_CONV, number), layer.state.taps)
         for role in (Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
-            tensors.ravel(usual(role, number, GGUF))
+            tensors.ravel(tensors.usual(role, number))

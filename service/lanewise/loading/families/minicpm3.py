@@ -15,10 +15,8 @@ from lanewise.loading.families.latent import (
 )
 from lanewise.loading.families.minicpm import multiplied
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 EMBEDDING = 12.0
 # Of MiniCPM3-4B, which GGUF files do not say.
@@ -34,11 +32,9 @@ def program(file: ModelFile) -> ModelConfig:
     return multiplied(file, config, EMBEDDING)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices of heads their usual shapes."""
-    tensors = Rearranged(sources)
-    gguf_latent_tensors(tensors, config, GGUF)
-    return tensors.out
+    gguf_latent_tensors(tensors, config)
 
 
 FAMILY = Family(

@@ -13,7 +13,6 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.experts import (
     experts_of,
-    hf_name,
     layers_of_experts,
     stack_hf_experts,
 )
@@ -21,7 +20,6 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 1000000.0
 FOLDER = "block_sparse_moe"
@@ -37,14 +35,14 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "mixtral", layers, 10000.0 if file.is_gguf else THETA)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Stack experts, whose gate, up and down are called w1, w3 and w2."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts, f"{FOLDER}.experts", ("w1", "w3", "w2"))
         stack_hf_experts(tensors, layer, experts)  # as transformers 5 writes them
-        tensors.rename(f"model.layers.{layer}.{FOLDER}.gate.weight", hf_name(Role.ROUTER, layer))
-    return tensors.out
+        tensors.rename(
+            f"model.layers.{layer}.{FOLDER}.gate.weight", tensors.usual(Role.ROUTER, layer)
+        )
 
 
 FAMILY = Family("mixtral", program, hf_tensors=hf_tensors, gguf_interleaved_rope=True)

@@ -22,7 +22,6 @@ from lanewise.loading.families.encoders import (
     encoder_family,
     give_heads,
     layers_by_turns,
-    plain_names,
 )
 from lanewise.loading.families.encoders_gguf import (
     HEADS,
@@ -30,12 +29,11 @@ from lanewise.loading.families.encoders_gguf import (
     gguf_encoder,
     gguf_tensors,
 )
-from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
+from lanewise.loading.families.naming import QKV, give_roles, split_gate_and_up, split_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 from lanewise.loading.sources import Sources
 
 PREFIXES = ("model.",)
@@ -79,7 +77,7 @@ def hf_model(file: ModelFile, ffn: Gated, windows: Sequence[int | None]) -> Mode
         layers=layers_before(attention, ffn, windows),
         norm="layer",
         norm_bias=file.flag("norm_bias", default=False),
-        pooling=read_pooling(file, plain_names(file.tensors, PREFIXES)),
+        pooling=read_pooling(file, without_prefixes(file.tensors, PREFIXES)),
     )
 
 
@@ -119,10 +117,10 @@ def read_pooling(file: ModelFile, sources: Sources) -> Pooling:
     return Pooling(kind, dense=(head, classifier(sources)))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take Q, K and V apart, and what is activated from what it is multiplied by."""
-    tensors = Rearranged(plain_names(sources, PREFIXES))
-    tensors.rename("embeddings.tok_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
+    tensors.remove_prefixes(*PREFIXES)
+    tensors.rename("embeddings.tok_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
     give_roles(tensors, "embeddings.norm", Role.ATTN_NORM)
     give_roles(tensors, "final_norm", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
@@ -137,17 +135,13 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         give_roles(tensors, "head.norm", Role.DENSE_NORM)
     unused = [name for name in tensors.out if name.startswith(("head.", "decoder."))]
     tensors.drop(*unused)
-    return tensors.out
 
 
-def from_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def from_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what all encoders' files need, and take gate and up apart."""
-    tensors = Rearranged(gguf_tensors(sources, config))
-    for number in range(config.n_layers):
-        halves, size = (Role.FFN_GATE, Role.FFN_UP), config.ffn_size(number)
-        split_roles(tensors, f"blk.{number}.ffn_up", halves, size, number, GGUF)
-    give_roles(tensors, f"{HEADS[0]}.norm", Role.DENSE_NORM, column=GGUF)
-    return tensors.out
+    gguf_tensors(tensors, config)
+    split_gate_and_up(tensors, config)
+    give_roles(tensors, f"{HEADS[0]}.norm", Role.DENSE_NORM)
 
 
 FAMILY = encoder_family(

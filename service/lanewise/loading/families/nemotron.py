@@ -14,7 +14,6 @@ from lanewise.loading.families.naming import add_one_to_norms
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.5  # of each head is turned, where the config does not say
 
@@ -27,11 +26,9 @@ def program(file: ModelFile) -> ModelConfig:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Add the 1 that files leave out of norms."""
-    tensors = Rearranged(sources)
     add_one_to_norms(tensors, config, (Role.ATTN_NORM, Role.FFN_NORM))
-    return tensors.out
 
 
 FAMILY = Family(

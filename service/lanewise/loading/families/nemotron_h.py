@@ -19,15 +19,12 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # Letters of hybrid_override_pattern and both spellings of layers_block_type.
 KINDS = {
@@ -38,6 +35,7 @@ KINDS = {
 }
 NO_LATENT = "{} (experts in a latent space are not supported)"
 CURVE = "relu_squared"
+MTP = "mtp."  # tensors that guess further tokens
 HARMLESS = (
     *("time_step_min", "time_step_max", "time_step_floor", "num_hidden_layers", "expand"),
     *(
@@ -185,11 +183,10 @@ def hf_experts(fields: Fields) -> Experts:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(sources)
-    tensors.drop(*(name for name in sources if name.startswith("mtp.")))  # guesses further tokens
-    tensors.rename("model.norm_f.weight", usual(Role.OUTPUT_NORM))
+    tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
+    tensors.rename("model.norm_f.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         norm = Role.ATTN_NORM if layer.ffn is None else Role.FFN_NORM
@@ -201,18 +198,16 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
             rename_shared(tensors, number, "mixer.shared_experts")
         for name, role in NAMES.items():
             give(tensors, f"{folder}.mixer.{name}", role, number)
-    return tensors.out
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; every layer's norm is called attention's."""
-    tensors = Rearranged(flatten_gguf_experts(sources, config))
+    flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
     for number, layer in enumerate(config.layers):
         if layer.ffn is not None:
-            name = usual(Role.ATTN_NORM, number, GGUF)
-            tensors.rename(name, usual(Role.FFN_NORM, number, GGUF))
-    return tensors.out
+            name = tensors.usual(Role.ATTN_NORM, number)
+            tensors.rename(name, tensors.usual(Role.FFN_NORM, number))
 
 
 FAMILY = Family(

@@ -20,13 +20,11 @@ from lanewise.loading.families.experts import (
     flatten_gguf_experts,
     layers_of_experts,
 )
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.rotary_encoders import rotary_model
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 NAME = "nomic_bert"
 THETA = 1000.0  # where nothing says another one
@@ -144,25 +142,25 @@ def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConf
     return replace(config, layers=tuple(layers))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, those of experts too."""
-    tensors = Rearranged(rotary_encoders.hf_tensors(sources, config))
+    rotary_encoders.hf_tensors(tensors, config)
     for number, experts in layers_of_experts(config):
         folder = f"layers.{number}"
-        names = {role: usual(role, number) for role in (Role.EXPERTS_UP, Role.EXPERTS_DOWN)}
-        tensors.rename(f"{folder}.mlp.router.layer.weight", usual(Role.ROUTER, number))
+        names = {role: tensors.usual(role, number) for role in (Role.EXPERTS_UP, Role.EXPERTS_DOWN)}
+        tensors.rename(f"{folder}.mlp.router.layer.weight", tensors.usual(Role.ROUTER, number))
         tensors.rename(f"{folder}.mlp.experts.mlp.w1", names[Role.EXPERTS_UP])
         down = f"{folder}.mlp.experts.mlp.w2"  # [experts * size, hidden]
         tensors.fold(down, experts.n)
         tensors.transpose_experts(down)
         tensors.flatten(down, names[Role.EXPERTS_DOWN])
-        tensors.rename(f"{folder}.{EXPERTS_BIAS}", usual(Role.FFN_DOWN_BIAS, number))
-    return tensors.out
+        tensors.rename(f"{folder}.{EXPERTS_BIAS}", tensors.usual(Role.FFN_DOWN_BIAS, number))
 
 
-def moe_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def moe_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what all encoders' files need, and make matrices of experts."""
-    return flatten_gguf_experts(gguf_tensors(sources, config), config)
+    gguf_tensors(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = encoder_family(NAME, program, hf_tensors, "nomic-bert", gguf_tensors=gguf_tensors)

@@ -12,13 +12,10 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 EPS = 1e-5  # of all its norms, which configs do not say
 
@@ -37,33 +34,21 @@ def clip_of(file: ModelFile) -> float:
     return round_to_f32(file.number("clip_qkv", default=0.0))
 
 
-def with_weights(sources: Sources, config: ModelConfig, column: int) -> Sources:
+def add_weights(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms weights that multiply by 1."""
-    tensors = Rearranged(sources)
-    names = [usual(Role.OUTPUT_NORM, 0, column)]
+    names = [tensors.usual(Role.OUTPUT_NORM)]
     for number in range(config.n_layers):
-        names += [usual(role, number, column) for role in (Role.ATTN_NORM, Role.FFN_NORM)]
+        names += [tensors.usual(role, number) for role in (Role.ATTN_NORM, Role.FFN_NORM)]
     for name in names:
         tensors.add_ones(name, config.hidden_size)
-    return tensors.out
-
-
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give norms weights."""
-    return with_weights(sources, config, HF)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give norms weights."""
-    return with_weights(sources, config, GGUF)
 
 
 FAMILY = Family(
     "olmo",
     program,
     "olmo",
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    hf_tensors=add_weights,
+    gguf_tensors=add_weights,
     gguf_interleaved_rope=True,
     gguf_is_usual=False,
 )

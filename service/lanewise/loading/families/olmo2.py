@@ -15,12 +15,11 @@ from lanewise.loading.families.common import (
     windows_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.naming import give_layer_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PERIOD = 4  # of OLMo 3: its last layer of each sees all
 # In the order in which names become free.
@@ -52,13 +51,9 @@ def behind(attention: Attention, ffn: Gated) -> Layer:
     return Layer(attention, ffn, result_norms=True, no_input_norms=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in OF_LAYER.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER)
 
 
 def layers_by_windows(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:

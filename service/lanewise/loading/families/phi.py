@@ -12,11 +12,10 @@ from lanewise.loading.families.common import (
     plain_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import give_roles
+from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.5  # of each head is turned, where the config does not say
 OF_LAYER = {
@@ -43,14 +42,10 @@ def program(file: ModelFile) -> ModelConfig:
     return replace(config, output_bias=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(sources)
     give_roles(tensors, "model.final_layernorm", Role.OUTPUT_NORM)
-    for number in range(config.n_layers):
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"model.layers.{number}.{name}", role, number)
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER)
 
 
 FAMILY = Family(

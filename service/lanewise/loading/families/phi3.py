@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -11,14 +10,11 @@ from lanewise.loading.families.common import (
     windows_of,
     with_windows,
 )
-from lanewise.loading.families.experts import gguf_name, hf_name
 from lanewise.loading.families.family import Family
+from lanewise.loading.families.naming import QKV, qkv_rows, split_gate_and_up, split_roles
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, Layer, ModelConfig
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
-
-PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -27,38 +23,12 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "phi3", with_windows(layer, windows_of(file, window_of(file))))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take Q, K and V apart, and gate and up."""
-    tensors = Rearranged(sources)
     for number in range(config.n_layers):
-        folder = f"model.layers.{number}"
-        names = [hf_name(role, number) for role in PARTS]
-        split(tensors, config, number, f"{folder}.self_attn.qkv_proj.weight", names[:3])
-        split(tensors, config, number, f"{folder}.mlp.gate_up_proj.weight", names[3:])
-    return tensors.out
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take gate and up apart, which are called up."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        gate, up = (gguf_name(role, number) for role in PARTS[3:])
-        if gate not in sources:
-            split(tensors, config, number, up, [gate, up])
-    return tensors.out
-
-
-def split(
-    tensors: Rearranged, config: ModelConfig, number: int, fused: str, names: list[str]
-) -> None:
-    """Cut a fused matrix into three, Q, K and V, or two, gate and up."""
-    layer = config.layers[number]
-    assert isinstance(layer.ffn, Gated)
-    heads = (config.heads.n_heads, *(config.heads.n_kv_heads,) * 2)
-    rows = [n * config.heads.head_dim for n in heads]
-    if len(names) == 2:
-        rows = [layer.ffn.size] * 2
-    tensors.split_rows(fused, dict(zip(names, rows, strict=True)))
+        name = f"model.layers.{number}.self_attn.qkv_proj"
+        split_roles(tensors, name, QKV, qkv_rows(config.heads), number)
+    split_gate_and_up(tensors, config)
 
 
 FAMILY = Family(
@@ -66,6 +36,6 @@ FAMILY = Family(
     program,
     "phi3",
     hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    gguf_tensors=split_gate_and_up,
     gguf_is_usual=False,
 )

@@ -14,7 +14,6 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.experts import (
     flatten_gguf_experts,
-    hf_name,
     layers_of_experts,
     mixture_of,
     shared_experts_of,
@@ -25,7 +24,6 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -49,13 +47,11 @@ def moe_windows(file: ModelFile, n_layers: int) -> list[int | None]:
     return windows_of(file, window_of(file, switched=True), have)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Stack experts, and make a vector of the gate's one row."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
-        tensors.flatten(hf_name(Role.SHARED_ROUTER, layer), dims=2)
-    return tensors.out
+        tensors.flatten(tensors.usual(Role.SHARED_ROUTER, layer), dims=2)
 
 
 FAMILY = Family(

@@ -13,7 +13,7 @@ from lanewise.loading.families.qwen3_next import (
 from lanewise.loading.families.states import give
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 NAME = "qwen3_5_text"
 INPUTS = {
@@ -30,18 +30,17 @@ def program(file: ModelFile) -> ModelConfig:
     return delta_model_of(file, NAME, ffns, in_turn=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = named(sources, config)
+    named(tensors, config)
     for number in range(config.n_layers):
         for name, role in INPUTS.items():
             give(tensors, f"model.layers.{number}.linear_attn.{name}.weight", role, number)
-    return tensors.out
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return gguf_named(sources, config).out
+    gguf_named(tensors, config)
 
 
 FAMILY = Family(

@@ -13,7 +13,7 @@ from lanewise.loading.families.qwen3_next import (
 )
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 NAME = "qwen3_5_moe_text"
 
@@ -24,9 +24,10 @@ def program(file: ModelFile) -> ModelConfig:
     return delta_model_of(file, NAME, ffns, in_turn=True)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, and make matrices of stacked ones."""
-    return flatten_gguf_experts(gguf_named(sources, config).out, config)
+    gguf_named(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(

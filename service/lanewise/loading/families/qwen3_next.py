@@ -23,7 +23,7 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import gguf_post_attention_norm, usual
+from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.families.states import (
     Mixer,
     every_nth,
@@ -33,10 +33,8 @@ from lanewise.loading.families.states import (
     own_kinds,
 )
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, HF
 from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
-from lanewise.loading.sources import Sources
 
 KINDS = ("linear_attention", "full_attention")
 STEP = 4  # of layers one has attention
@@ -122,28 +120,26 @@ def kinds_of(file: ModelFile, n_layers: int) -> list[str]:
     return own_kinds(file, "layer_types", KINDS, n_layers, every_nth(n_layers, step, KINDS))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names: what a group of heads has of each lies together."""
-    tensors = named(sources, config)
+    named(tensors, config)
     for number, layer in enumerate(config.layers):
         if isinstance(layer.state, GatedDelta):
             folder = f"model.layers.{number}.linear_attn"
-            split_mixed(tensors, f"{folder}.in_proj_qkvz.weight", layer.state, number, HF)
-            split_rates(tensors, f"{folder}.in_proj_ba.weight", layer.state, number, HF)
-    return tensors.out
+            split_mixed(tensors, f"{folder}.in_proj_qkvz.weight", layer.state, number)
+            split_rates(tensors, f"{folder}.in_proj_ba.weight", layer.state, number)
 
 
-def named(sources: Sources, config: ModelConfig) -> Rearranged:
+def named(tensors: Rearranged, config: ModelConfig) -> None:
     """Return the tensors under their usual names, but for those that make states' inputs."""
-    kept = {name: tensor for name, tensor in sources.items() if not name.startswith(MTP)}
-    tensors = Rearranged(kept)
-    tensors.add_one(usual(Role.OUTPUT_NORM))
+    tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
+    tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}.linear_attn"
         for role in NORMS:
-            tensors.add_one(usual(role, number))
+            tensors.add_one(tensors.usual(role, number))
         if layer.attention is not None:
-            split_queries(tensors, usual(Role.ATTN_Q, number), layer.attention, number, HF)
+            split_queries(tensors, tensors.usual(Role.ATTN_Q, number), layer.attention, number)
             continue
         give_conv(tensors, f"{folder}.conv1d.weight", layer.state, number)
         tensors.exponentiate(f"{folder}.A_log")
@@ -153,28 +149,23 @@ def named(sources: Sources, config: ModelConfig) -> Rearranged:
         give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts)
-        tensors.flatten(usual(Role.SHARED_ROUTER, number), dims=2)
-    return tensors
+        tensors.flatten(tensors.usual(Role.SHARED_ROUTER, number), dims=2)
 
 
-def split_queries(
-    tensors: Rearranged, name: str, attention: Attention, number: int, column: int
-) -> None:
+def split_queries(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
     """Take apart the queries and the gate of each head, which lie together."""
 
     def parts(rows: Rows) -> dict[str, Rows]:
         heads = rows.reshape(attention.n_heads, 2, attention.head_dim)
         return {
-            usual(role, number, column): heads[:, part].reshape(-1)
+            tensors.usual(role, number): heads[:, part].reshape(-1)
             for part, role in enumerate((Role.ATTN_Q, Role.ATTN_GATE))
         }
 
     tensors.take_rows(name, 2 * attention.n_heads * attention.head_dim, parts)
 
 
-def split_mixed(
-    tensors: Rearranged, name: str, state: GatedDelta, number: int, column: int
-) -> None:
+def split_mixed(tensors: Rearranged, name: str, state: GatedDelta, number: int) -> None:
     """Take apart what each head of keys has: q, k, and the v and z of its heads."""
     values = state.inner // state.n_key_heads
 
@@ -182,56 +173,52 @@ def split_mixed(
         heads = rows.reshape(state.n_key_heads, -1)
         q, k, v, z = np.split(heads, np.cumsum([state.key_dim, state.key_dim, values]), axis=1)
         return {
-            usual(Role.STATE_IN, number, column): np.concatenate([q, k, v], axis=None),
-            usual(Role.STATE_GATE, number, column): z.reshape(-1),
+            tensors.usual(Role.STATE_IN, number): np.concatenate([q, k, v], axis=None),
+            tensors.usual(Role.STATE_GATE, number): z.reshape(-1),
         }
 
     tensors.take_rows(name, state.channels + state.inner, parts)
 
 
-def split_rates(
-    tensors: Rearranged, name: str, state: GatedDelta, number: int, column: int
-) -> None:
+def split_rates(tensors: Rearranged, name: str, state: GatedDelta, number: int) -> None:
     """Take apart what each head of keys has: b and a of its heads."""
 
     def parts(rows: Rows) -> dict[str, Rows]:
         heads = rows.reshape(state.n_key_heads, 2, -1)
         return {
-            usual(role, number, column): heads[:, part].reshape(-1)
+            tensors.usual(role, number): heads[:, part].reshape(-1)
             for part, role in enumerate((Role.STATE_BETA, Role.STATE_DECAY))
         }
 
     tensors.take_rows(name, 2 * state.n_heads, parts)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; older files have all inputs of states in one."""
-    tensors = gguf_named(sources, config)
+    gguf_named(tensors, config)
     for number, layer in enumerate(config.layers):
         if isinstance(layer.state, GatedDelta):
-            split_rates(tensors, f"blk.{number}.ssm_ba.weight", layer.state, number, GGUF)
-    return flatten_gguf_experts(tensors.out, config)
+            split_rates(tensors, f"blk.{number}.ssm_ba.weight", layer.state, number)
+    flatten_gguf_experts(tensors, config)
 
 
-def gguf_named(sources: Sources, config: ModelConfig) -> Rearranged:
+def gguf_named(tensors: Rearranged, config: ModelConfig) -> None:
     """Return the tensors of the counted layers under their usual names."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("blk.", config.n_layers)
+    tensors.drop_layers_from(config.n_layers)
     gguf_post_attention_norm(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"blk.{number}"
         if layer.attention is not None:
-            queries = usual(Role.ATTN_Q, number, GGUF)
-            split_queries(tensors, queries, layer.attention, number, GGUF)
+            queries = tensors.usual(Role.ATTN_Q, number)
+            split_queries(tensors, queries, layer.attention, number)
         if isinstance(layer.state, GatedDelta):
-            if f"{folder}.attn_qkv.weight" in sources:
-                give(tensors, f"{folder}.attn_qkv.weight", Role.STATE_IN, number, GGUF)
-                give(tensors, f"{folder}.attn_gate.weight", Role.STATE_GATE, number, GGUF)
+            if f"{folder}.attn_qkv.weight" in tensors.out:
+                give(tensors, f"{folder}.attn_qkv.weight", Role.STATE_IN, number)
+                give(tensors, f"{folder}.attn_gate.weight", Role.STATE_GATE, number)
             else:
                 whole = f"{folder}.ssm_in.weight"
-                split_mixed(tensors, whole, layer.state, number, GGUF)
-            give_conv(tensors, f"{folder}.ssm_conv1d.weight", layer.state, number, GGUF)
-    return tensors
+                split_mixed(tensors, whole, layer.state, number)
+            give_conv(tensors, f"{folder}.ssm_conv1d.weight", layer.state, number)
 
 
 FAMILY = Family(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import bert
-from lanewise.loading.families.encoders import classifier_pooling, encoder_family, plain_names
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.encoders import classifier_pooling, encoder_family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 
 HEADS = ("classifier.dense", "classifier.out_proj")
 PADDING = 1
@@ -22,7 +20,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 def roberta_model(file: ModelFile, name: str) -> ModelConfig:
     """Return the whole of a model."""
-    tensors = plain_names(file.tensors, bert.PREFIXES)
+    tensors = without_prefixes(file.tensors, bert.PREFIXES)
     pooling = classifier_pooling(tensors, file.integer("hidden_size"), HEADS[1])
     padding = file.integer("pad_token_id", default=PADDING, least=0)
     table, rows = tensors.get(bert.POSITIONS), file.integer("max_position_embeddings")
@@ -34,14 +32,13 @@ def roberta_model(file: ModelFile, name: str) -> ModelConfig:
     return bert.bert_model(file, name, pooling, first_position=padding + 1)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what BERT's needs, and leave out the rows of positions that no token has."""
-    tensors = Rearranged(bert.hf_tensors(sources, config, HEADS))
-    name = usual(Role.POSITION_EMBEDDING)
+    bert.hf_tensors(tensors, config, HEADS)
+    name = tensors.usual(Role.POSITION_EMBEDDING)
     rows = tensors.out[name].shape[0] if name in tensors.out else 0
     if rows > config.context_length:
         tensors.drop_rows(name, rows - config.context_length)
-    return tensors.out
 
 
 FAMILY = encoder_family("roberta", program, hf_tensors)

@@ -16,14 +16,12 @@ from lanewise.loading.families.encoders import (
     encoder_attention,
     give_norm_after,
     give_outside_layers,
-    plain_names,
     post_norm_model,
 )
-from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
+from lanewise.loading.families.naming import QKV, give_roles, split_roles
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 
 PREFIXES = ("nomic_bert.", "gte.", "new.", "roberta.", "bert.")
 # Their makers' names of tensors, as transformers has them.
@@ -66,7 +64,9 @@ def rotary_model(
     rope, context = rope_of(file, attention.head_dim, theta)
     if file.integer("head_dim", default=attention.head_dim) != attention.head_dim:
         raise file.fail("head_dim", str(attention.head_dim))
-    pooling = classifier_pooling(plain_names(file.tensors, PREFIXES), file.integer("hidden_size"))
+    pooling = classifier_pooling(
+        without_prefixes(file.tensors, PREFIXES), file.integer("hidden_size")
+    )
     return replace(
         post_norm_model(file, name, attention, ffn, context, pooling),
         ropes=(rope,),
@@ -74,14 +74,14 @@ def rotary_model(
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; the norms after additions are those before the next."""
-    named = {}
-    for name, tensor in plain_names(sources, PREFIXES).items():
-        for pattern, new in RENAMED.items():
-            name = re.sub(pattern, new, name)
-        named[name] = tensor
-    tensors = Rearranged(named)
+    tensors.remove_prefixes(*PREFIXES)
+    for name in list(tensors.out):
+        new = name
+        for pattern, by in RENAMED.items():
+            new = re.sub(pattern, by, new)
+        tensors.rename(name, new)
     give_outside_layers(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"layers.{number}"
@@ -91,7 +91,6 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         split_roles(tensors, f"{folder}.qkv", QKV, rows, number)
         if isinstance(layer.ffn, Gated):
             halves = (Role.FFN_UP, Role.FFN_GATE)
-            parts = {usual(half, number): layer.ffn.size for half in halves}
+            parts = {tensors.usual(half, number): layer.ffn.size for half in halves}
             tensors.split_rows(f"{folder}.mlp.up_gate.weight", parts)
         give_norm_after(tensors, f"{folder}.post_mlp_layernorm", config, number)
-    return tensors.out

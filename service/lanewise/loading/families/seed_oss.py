@@ -13,7 +13,6 @@ from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -23,11 +22,9 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "seed_oss", [layer] * n_layers_of(file))
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Name the second norm."""
-    tensors = Rearranged(sources)
     gguf_post_attention_norm(tensors, config)
-    return tensors.out
 
 
 FAMILY = Family(

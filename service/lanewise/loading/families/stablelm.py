@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.cohere import has_qk_norm, with_flat_norms
+from lanewise.loading.families.cohere import flatten_norms, has_qk_norm
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -11,12 +11,9 @@ from lanewise.loading.families.common import (
     n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import usual
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PARTIAL = 0.25  # of each head is turned, where the config does not say
 
@@ -42,23 +39,17 @@ def program(file: ModelFile) -> ModelConfig:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Put norms of heads, each of which is a tensor, one below the other."""
-    tensors, attention = Rearranged(sources), config.heads
+    attention = config.heads
     counts = {"q": attention.n_heads, "k": attention.n_kv_heads}
     for number in range(config.n_layers if attention.qk_norm == "layer" else 0):
         for kind, n_heads in counts.items():
             folder = f"model.layers.{number}.self_attn.{kind}_layernorm.norms"
             role = Role.ATTN_Q_NORM if kind == "q" else Role.ATTN_K_NORM
             tensors.stack(
-                [f"{folder}.{head}.weight" for head in range(n_heads)], usual(role, number)
+                [f"{folder}.{head}.weight" for head in range(n_heads)], tensors.usual(role, number)
             )
-    return tensors.out
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Make vectors of the norms of all heads."""
-    return with_flat_norms(sources, config, GGUF)
 
 
 FAMILY = Family(
@@ -66,6 +57,6 @@ FAMILY = Family(
     program,
     "stablelm",
     hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    gguf_tensors=flatten_norms,
     gguf_is_usual=False,
 )

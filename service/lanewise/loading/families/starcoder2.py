@@ -12,11 +12,12 @@ from lanewise.loading.families.common import (
     with_windows,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import give_roles
+from lanewise.loading.families.naming import give_layer_roles
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+
+OF_LAYER = {"mlp.c_fc": Role.FFN_UP, "mlp.c_proj": Role.FFN_DOWN}
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -30,14 +31,9 @@ def program(file: ModelFile) -> ModelConfig:
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the FFN's tensors their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        folder = f"model.layers.{number}.mlp"
-        give_roles(tensors, f"{folder}.c_fc", Role.FFN_UP, number)
-        give_roles(tensors, f"{folder}.c_proj", Role.FFN_DOWN, number)
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER)
 
 
 FAMILY = Family(

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import n_layers_of
-from lanewise.loading.families.naming import usual
 from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import HF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.rearranging import Rearranged
 
@@ -79,14 +77,12 @@ def check_no_bias(fields: Fields, *keys: str) -> None:
             raise fields.fail(key, "false (these biases are not supported)")
 
 
-def give(tensors: Rearranged, name: str, role: Role, layer: int, column: int = HF) -> None:
+def give(tensors: Rearranged, name: str, role: Role, layer: int) -> None:
     """Give a layer's tensor its usual name."""
-    tensors.rename(name, usual(role, layer, column))
+    tensors.rename(name, tensors.usual(role, layer))
 
 
-def give_conv(
-    tensors: Rearranged, name: str, state: State | None, layer: int, column: int = HF
-) -> None:
+def give_conv(tensors: Rearranged, name: str, state: State | None, layer: int) -> None:
     """Make one vector of the taps of all channels, which are rows in the file."""
     tensors.ravel(name, None if state is None else state.taps)
-    give(tensors, name, Role.STATE_CONV, layer, column)
+    give(tensors, name, Role.STATE_CONV, layer)
