@@ -12,7 +12,7 @@ from lanewise.loading.checks import check_program
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
-from lanewise.loading.families.naming import with_heads_apart
+from lanewise.loading.families.naming import take_heads_apart
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
@@ -59,7 +59,7 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         for name in ROPE_TENSORS:
             sources.pop(name, None)
         named = Rearranged(sources, GGUF)
-        with_heads_apart(named, config)
+        take_heads_apart(named, config)
         family.gguf_tensors(named, config)
         tensors = bind_tensors(config, named.out, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:

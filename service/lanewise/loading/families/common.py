@@ -321,7 +321,7 @@ def check_kinds(file: ModelFile, layers: Sequence[Layer]) -> None:
     windows = [one.attention and one.attention.window for one in layers]
     found = ["full_attention" if window is None else "sliding_attention" for window in windows]
     if layer_types_of(file, len(layers)) not in (None, found):
-        raise file.fail("layer_types", f"{found[:4]}, by the other file,")
+        raise file.fail("layer_types", f"{found[:4]}, by the other fields,")
 
 
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:

@@ -27,7 +27,7 @@ from lanewise.loading.families.latent import (
     gguf_latent_tensors,
     hf_latent_tensors,
     latent_attention_of,
-    latent_model_of,
+    mscale_of,
 )
 from lanewise.loading.families.ministral3 import gguf_scaled
 from lanewise.loading.model_file import ModelFile
@@ -41,6 +41,12 @@ MUST_BE = {
     "topk_method": (GROUPED, PLAIN),
 }
 GLM_VOCABULARY = 154880  # of GLM-4.7-Flash, whose first files do not say how experts are chosen
+# Keys of experts that a dense file may have.
+UNUSED_OF_DENSE = (
+    *("moe_intermediate_size", "num_experts", "num_experts_per_tok", "routed_scaling_factor"),
+    *("norm_topk_prob", "n_group", "topk_group", "{arch}.expert_gating_func"),
+    *("{arch}.expert_shared_count", "{arch}.leading_dense_block_count"),
+)
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -72,14 +78,10 @@ def gguf_program(file: ModelFile) -> ModelConfig:
     else:
         file.ignore(*UNUSED_OF_DENSE)
         layers, name = [Layer(attention, gated_of(file))] * n_layers, "youtu"
-    return latent_model_of(file, name, layers)
-
-
-UNUSED_OF_DENSE = (
-    *("moe_intermediate_size", "num_experts", "num_experts_per_tok", "routed_scaling_factor"),
-    *("norm_topk_prob", "n_group", "topk_group", "{arch}.expert_gating_func"),
-    *("{arch}.expert_shared_count", "{arch}.leading_dense_block_count"),
-)
+    config = model_of(file, name, layers)
+    if mscale_of(file)[1]:  # then mscale is the same, and angles have a scale of 1
+        config = replace(config, ropes=(replace(config.ropes[0], scale=1.0),))
+    return config
 
 
 def gguf_router(file: ModelFile) -> str:

@@ -120,30 +120,30 @@ def gguf_program(file: ModelFile) -> ModelConfig:
     return model_of(file, "falcon_h1", [layer] * n_layers_of(file))
 
 
-def hf_state(fields: Fields) -> Ssd:
+def hf_state(file: ModelFile) -> Ssd:
     """Return the state that a config describes."""
-    mamba2.check_steps(fields)
-    hidden, n_heads = fields.integer("hidden_size"), fields.integer("mamba_n_heads", default=128)
-    inner = fields.integer("mamba_expand", default=2) * hidden
-    if fields.is_set("mamba_d_ssm"):
-        inner = fields.integer("mamba_d_ssm")
-    n_key_heads = fields.integer("mamba_n_groups", default=1)
+    mamba2.check_steps(file)
+    hidden, n_heads = file.integer("hidden_size"), file.integer("mamba_n_heads", default=128)
+    inner = file.integer("mamba_expand", default=2) * hidden
+    if file.is_set("mamba_d_ssm"):
+        inner = file.integer("mamba_d_ssm")
+    n_key_heads = file.integer("mamba_n_groups", default=1)
     value_dim = inner // n_heads
-    if fields.raw("mamba_d_head") not in (None, "auto"):
-        value_dim = fields.integer("mamba_d_head")
+    if file.raw("mamba_d_head") not in (None, "auto"):
+        value_dim = file.integer("mamba_d_head")
     if n_heads * value_dim != inner:
-        raise fields.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
-    normed = fields.flag("mamba_rms_norm", default=False)
-    if fields.flag("mamba_norm_before_gate", default=True) and normed:
-        raise fields.fail("mamba_norm_before_gate", "false, with mamba_rms_norm,")
+        raise file.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
+    normed = file.flag("mamba_rms_norm", default=False)
+    if file.flag("mamba_norm_before_gate", default=True) and normed:
+        raise file.fail("mamba_norm_before_gate", "false, with mamba_rms_norm,")
     return Ssd(
-        taps=fields.integer("mamba_d_conv", default=4),
+        taps=file.integer("mamba_d_conv", default=4),
         n_heads=n_heads,
         value_dim=value_dim,
         n_key_heads=n_key_heads,
-        key_dim=fields.integer("mamba_d_state", default=256),
+        key_dim=file.integer("mamba_d_state", default=256),
         norm_size=inner // n_key_heads if normed else None,
-        conv_bias=fields.flag("mamba_conv_bias", default=True),
+        conv_bias=file.flag("mamba_conv_bias", default=True),
     )
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 
 from lanewise.loading.blocks import LAYOUTS
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.checks import check_heads
-from lanewise.loading.families.common import check_values, model_of
+from lanewise.loading.families.common import check_values
 from lanewise.loading.families.experts import stack_routed_experts
 from lanewise.loading.families.gguf_rope import SCALING
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig
+from lanewise.loading.program import Attention, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.rope import rope_settings, yarn_scale
 
@@ -77,19 +75,6 @@ def mscale_of(file: ModelFile) -> tuple[float, float]:
     if settings.text("rope_type") == "default" or not all_dims:
         return 1.0, 0.0
     return settings.number("factor"), all_dims
-
-
-def latent_model_of(
-    file: ModelFile, name: str, layers: Sequence[Layer], **more: Any
-) -> ModelConfig:
-    """Return the whole of a model; ``more`` is as model_of has it.
-
-    Angles of a GGUF file that says mscale_all_dim have a scale of 1: mscale is the same then.
-    """
-    config = model_of(file, name, layers, **more)
-    if file.is_gguf and mscale_of(file)[1]:
-        return replace(config, ropes=(replace(config.ropes[0], scale=1.0),))
-    return config
 
 
 def score_scale(head_dim: int, factor: float, all_dims: float) -> float:

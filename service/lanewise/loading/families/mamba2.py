@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.states import give, give_conv
-from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -13,16 +12,16 @@ from lanewise.loading.rearranging import Rearranged
 INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38
 
 
-def check_steps(fields: Fields) -> None:
+def check_steps(file: ModelFile) -> None:
     """Refuse limits of the steps that some step could reach."""
-    limits = fields.raw("time_step_limit")
+    limits = file.raw("time_step_limit")
     if limits is None:
         return
     is_pair = isinstance(limits, list) and len(limits) == 2 and limits[0] == 0
     if not is_pair or not (
         limits[1] == INFINITY or (isinstance(limits[1], int | float) and limits[1] >= MOST)
     ):
-        raise fields.fail(
+        raise file.fail(
             "time_step_limit", "[0, Infinity] (steps within narrower limits are not supported)"
         )
 

@@ -29,7 +29,13 @@ from lanewise.loading.families.encoders_gguf import (
     gguf_encoder,
     gguf_tensors,
 )
-from lanewise.loading.families.naming import QKV, give_roles, split_gate_and_up, split_roles
+from lanewise.loading.families.naming import (
+    QKV,
+    give_layer_roles,
+    give_roles,
+    split_gate_and_up,
+    split_roles,
+)
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
@@ -128,8 +134,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
         gated = (Role.FFN_GATE, Role.FFN_UP)
         split_roles(tensors, f"{folder}.attn.Wqkv", QKV, rows, number)
         split_roles(tensors, f"{folder}.mlp.Wi", gated, config.ffn_size(number), number)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
+    give_layer_roles(tensors, config, OF_LAYER, "layers.{}.")
     give_heads(tensors, config, (HEAD, CLASSIFIER))
     if config.pooling is not None and config.pooling.dense:
         give_roles(tensors, "head.norm", Role.DENSE_NORM)

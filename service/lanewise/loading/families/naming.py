@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.formats import VECTOR_TYPES, TensorType
-from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import Attention, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows, to_f32
 from lanewise.loading.sources import Sources
@@ -114,10 +114,10 @@ def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[R
             tensors.add_one(tensors.usual(role, number))
 
 
-def with_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
-    """Return tensors with Q, K and V of each layer apart where a file has them in one.
+def take_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
+    """Take Q, K and V of each layer apart where a GGUF file has them in one.
 
-    Rows that are more than those of queries are of their gate.
+    Rows beyond the number of the queries' rows are the gate's.
     """
     for number, layer in enumerate(config.layers):
         for name in (f"blk.{number}.attn_qkv.weight", f"blk.{number}.attn_qkv.bias"):
@@ -135,5 +135,5 @@ def with_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
 def gguf_post_attention_norm(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the norm before the FFN its usual name, which some files name by what is before it."""
     for number in range(config.n_layers):
-        usual = TENSOR_NAMES[Role.FFN_NORM][GGUF].format(number)
-        tensors.rename(f"blk.{number}.post_attention_norm.weight", usual)
+        name = f"blk.{number}.post_attention_norm.weight"
+        tensors.rename(name, tensors.usual(Role.FFN_NORM, number))

@@ -21,7 +21,6 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -115,70 +114,70 @@ def gguf_sparse(file: ModelFile) -> Experts:
     )
 
 
-def hf_kinds(fields: Fields, most: int) -> list[str]:
+def hf_kinds(file: ModelFile, most: int) -> list[str]:
     """Return each layer's kind: by a text of letters, or a list of names."""
     key = "hybrid_override_pattern"
-    if fields.is_set(key):
-        found = list(fields.text(key))
+    if file.is_set(key):
+        found = list(file.text(key))
     else:
-        key = "layers_block_type" if fields.is_set("layers_block_type") else "layer_types"
-        if not isinstance(values := fields.raw(key), list):
-            raise fields.fail(key, "a kind for each layer, or hybrid_override_pattern,")
-        found = own_kinds(fields, key, tuple(KINDS), len(values))
+        key = "layers_block_type" if file.is_set("layers_block_type") else "layer_types"
+        if not isinstance(values := file.raw(key), list):
+            raise file.fail(key, "a kind for each layer, or hybrid_override_pattern,")
+        found = own_kinds(file, key, tuple(KINDS), len(values))
     if not found or len(found) > most or not all(kind in KINDS for kind in found):
-        raise fields.fail(key, f"at most {most} of {', '.join(map(repr, KINDS))}")
+        raise file.fail(key, f"at most {most} of {', '.join(map(repr, KINDS))}")
     return [KINDS[kind] for kind in found]
 
 
-def hf_state(fields: Fields) -> Ssd:
+def hf_state(file: ModelFile) -> Ssd:
     """Return the state that a config describes."""
-    mamba2.check_steps(fields)
-    check_no_bias(fields, "use_bias", "mamba_proj_bias")
-    if fields.text("mamba_hidden_act", default="silu") != "silu":
-        raise fields.fail("mamba_hidden_act", "'silu'")
+    mamba2.check_steps(file)
+    check_no_bias(file, "use_bias", "mamba_proj_bias")
+    if file.text("mamba_hidden_act", default="silu") != "silu":
+        raise file.fail("mamba_hidden_act", "'silu'")
     n_heads, value_dim, n_key_heads = (
-        fields.integer(key, default=default)
+        file.integer(key, default=default)
         for key, default in (("mamba_num_heads", 128), ("mamba_head_dim", 64), ("n_groups", 8))
     )
     if n_heads % n_key_heads:
-        raise fields.fail("n_groups", f"a divisor of the number of heads, {n_heads},")
+        raise file.fail("n_groups", f"a divisor of the number of heads, {n_heads},")
     return Ssd(
-        taps=fields.integer("conv_kernel", default=4),
+        taps=file.integer("conv_kernel", default=4),
         n_heads=n_heads,
         value_dim=value_dim,
         n_key_heads=n_key_heads,
-        key_dim=fields.integer("ssm_state_size", default=128),
+        key_dim=file.integer("ssm_state_size", default=128),
         norm_size=n_heads * value_dim // n_key_heads,
-        conv_bias=fields.flag("use_conv_bias", default=True),
+        conv_bias=file.flag("use_conv_bias", default=True),
     )
 
 
-def check_curve(fields: Fields) -> None:
+def check_curve(file: ModelFile) -> None:
     """Refuse other activations of FFNs and experts than the family's, and biases of them."""
-    if fields.text("mlp_hidden_act", default="relu2") != "relu2":
-        raise fields.fail("mlp_hidden_act", "'relu2'")
-    check_no_bias(fields, "mlp_bias")
+    if file.text("mlp_hidden_act", default="relu2") != "relu2":
+        raise file.fail("mlp_hidden_act", "'relu2'")
+    check_no_bias(file, "mlp_bias")
 
 
-def hf_experts(fields: Fields) -> Experts:
+def hf_experts(file: ModelFile) -> Experts:
     """Return the experts that a config describes, and the shared one."""
-    if fields.raw("moe_latent_size") is not None:
-        raise fields.fail("moe_latent_size", NO_LATENT.format("null"))
-    if fields.integer("n_shared_experts", default=1) != 1:
-        raise fields.fail("n_shared_experts", "1")
+    if file.raw("moe_latent_size") is not None:
+        raise file.fail("moe_latent_size", NO_LATENT.format("null"))
+    if file.integer("n_shared_experts", default=1) != 1:
+        raise file.fail("n_shared_experts", "1")
     return Experts(
-        n=fields.integer("n_routed_experts"),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
+        n=file.integer("n_routed_experts"),
+        n_used=file.integer("num_experts_per_tok"),
+        size=file.integer("moe_intermediate_size"),
         router="sigmoid",
         choice_bias=True,
-        groups=fields.integer("n_group", default=1),
-        groups_used=fields.integer("topk_group", default=1),
-        renormalize=fields.flag("norm_topk_prob", default=True),
+        groups=file.integer("n_group", default=1),
+        groups_used=file.integer("topk_group", default=1),
+        renormalize=file.flag("norm_topk_prob", default=True),
         denominator_eps=EPS,
-        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
+        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
         activation=CURVE,
-        shared_size=fields.integer("moe_shared_expert_intermediate_size"),
+        shared_size=file.integer("moe_shared_expert_intermediate_size"),
         gated=False,
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import n_layers_of
-from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.rearranging import Rearranged
@@ -34,19 +33,19 @@ def layer_of(mixer: Mixer, ffn: Gated | Experts | None) -> Layer:
 
 
 def own_kinds(
-    fields: Fields,
+    file: ModelFile,
     key: str,
     accepted: Sequence[str],
     n_layers: int,
     default: Sequence[str] | None = None,
 ) -> list[str]:
     """Return the kinds of all layers, which are names of the family's own."""
-    kinds = fields.raw(key)
+    kinds = file.raw(key)
     if kinds is None and default is not None:
         return list(default)
     is_list = isinstance(kinds, list) and len(kinds) == n_layers
     if not is_list or not all(kind in accepted for kind in kinds):
-        raise fields.fail(key, f"{n_layers} times {' or '.join(map(repr, accepted))}")
+        raise file.fail(key, f"{n_layers} times {' or '.join(map(repr, accepted))}")
     return list(kinds)
 
 
@@ -70,11 +69,11 @@ def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
     return file.replacing({name: known[0]}), [count != 0 for count in counts]
 
 
-def check_no_bias(fields: Fields, *keys: str) -> None:
+def check_no_bias(file: ModelFile, *keys: str) -> None:
     """Refuse biases that the program of a layer has no place for."""
     for key in keys:
-        if fields.flag(key, default=False):
-            raise fields.fail(key, "false (these biases are not supported)")
+        if file.flag(key, default=False):
+            raise file.fail(key, "false (these biases are not supported)")
 
 
 def give(tensors: Rearranged, name: str, role: Role, layer: int) -> None:
