@@ -151,7 +151,12 @@ FIELD_NAMES: Mapping[str, str] = {
         "routed_scaling_factor": "expert_weights_scale",
         "n_group": "expert_group_count",
         "topk_group": "expert_group_used_count",
+        "ffn_hidden_size": "feed_forward_length",
         "conv_L_cache": "shortconv.l_cache",
+        "linear_num_value_heads": "ssm.time_step_rank",
+        "linear_num_key_heads": "ssm.group_count",
+        "linear_key_head_dim": "ssm.state_size",
+        "linear_conv_kernel_dim": "ssm.conv_kernel",
         "embedding_multiplier": "embedding_scale",
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
@@ -167,7 +172,9 @@ ZERO_SAYS_NOTHING = {
     *("routed_scaling_factor", "n_group", "topk_group"),
 }
 # Fields that GGUF files may give once for each layer.
-PER_LAYER = {"num_attention_heads", "num_key_value_heads", "intermediate_size"}
+PER_LAYER = {
+    *("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_hidden_size"),
+}
 
 BIASES = (Role.ATTN_Q_BIAS, Role.ATTN_K_BIAS, Role.ATTN_V_BIAS)
 ORDERS = (Role.ATTN_INPUT_ORDER, Role.ATTN_OUTPUT_ORDER, Role.FFN_INPUT_ORDER)  # optional

@@ -18,7 +18,6 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 
-CURVE = "gelu"
 OLD_NAMES = {
     "n_head": "num_attention_heads",
     "n_layer": "num_hidden_layers",
@@ -37,34 +36,18 @@ OF_LAYER = {
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file."""
-    return gguf_program(file) if file.is_gguf else hf_program(file)
-
-
-def hf_program(file: ModelFile) -> ModelConfig:
-    """Read config.json, in which flags of several versions say how layers are put together."""
+    """Read a file; a config.json has flags of several versions."""
     file = with_new_names(file, OLD_NAMES)
+    if not file.is_gguf:
+        file = file.replacing({"num_key_value_heads": n_kv_heads(file)})
     bias = file.flag("bias", default=False)
-    file = file.replacing({"num_key_value_heads": n_kv_heads(file)})
     attention = replace(attention_of(file, qkv_bias=bias), output_bias=bias)
     if file.flag("alibi", default=False):
         attention = replace(attention, rope=None, alibi=True, scaled_alibi=True)
     size = file.integer("ffn_hidden_size", default=4 * file.integer("hidden_size"))
-    ffn = Plain(size, bias, curve(file, "activation", CURVE))
-    return falcon_of(file, Layer(attention, ffn, wiring=wiring(file)))
-
-
-def gguf_program(file: ModelFile) -> ModelConfig:
-    """Read metadata; the tensors say how layers are put together."""
-    ffn = Plain(file.integer("intermediate_size"), activation=CURVE)
-    two = "blk.0.attn_norm_2.weight" in file.tensors
-    wiring = "parallel" if two else "parallel_one_norm"
-    return falcon_of(file, Layer(attention_of(file), ffn, wiring=wiring))
-
-
-def falcon_of(file: ModelFile, layer: Layer) -> ModelConfig:
-    """Return the whole of a model of one kind of layer."""
-    layers, eps = [layer] * n_layers_of(file), "layer_norm_epsilon"
+    ffn = Plain(size, bias, curve(file, "activation", "gelu"))
+    layers = [Layer(attention, ffn, wiring=wiring_of(file))] * n_layers_of(file)
+    eps = "layer_norm_epsilon"
     return model_of(file, "falcon", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
 
 
@@ -78,8 +61,11 @@ def n_kv_heads(file: ModelFile) -> int:
     return 1 if single else n_heads
 
 
-def wiring(file: ModelFile) -> str:
+def wiring_of(file: ModelFile) -> str:
     """Return whether attention and FFN are side by side, and behind how many norms."""
+    if file.is_gguf:  # the tensors say it
+        two = "blk.0.attn_norm_2.weight" in file.tensors
+        return "parallel" if two else "parallel_one_norm"
     parallel = file.flag("parallel_attn", default=True)
     new = file.flag("new_decoder_architecture", default=False)
     n_norms = file.integer("num_ln_in_parallel_attn", default=2 if new else 1)

@@ -89,19 +89,16 @@ def _numbers(fields: Fields, key: str, n: int) -> list[float]:
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; multipliers of GGUF files are in the tensors."""
-    return gguf_program(file) if file.is_gguf else hf_program(file)
-
-
-def hf_program(file: ModelFile) -> ModelConfig:
-    """Read config.json."""
+    """Read a file."""
     check_no_bias(file, "attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias")
-    by = Multipliers.of(file)
-    attention = attention_of(file)
+    by, attention = Multipliers.of(file), attention_of(file)
     scale = attention.score_scale * by.key * by.attention_in**2
     attention = replace(attention, score_scale=round_to_f32(scale))
-    layer = Layer(attention, gated_of(file), state=hf_state(file))
+    state = gguf_state(file) if file.is_gguf else hf_state(file)
+    layer = Layer(attention, gated_of(file), state=state)
     config = model_of(file, "falcon_h1", [layer] * n_layers_of(file))
+    if file.is_gguf:  # the tensors are multiplied already
+        return config
     rows = (by.attention_in * by.attention_out, by.z, by.steps, by.state_out, by.gate, by.down)
     return replace(
         config,
@@ -111,13 +108,10 @@ def hf_program(file: ModelFile) -> ModelConfig:
     )
 
 
-def gguf_program(file: ModelFile) -> ModelConfig:
-    """Read metadata."""
+def gguf_state(file: ModelFile) -> Ssd:
+    """Return the state that metadata and tensors describe."""
     state = mamba2.gguf_state(file)
-    if not file.has(Role.STATE_NORM):
-        state = replace(state, norm_size=None)
-    layer = Layer(attention_of(file), gated_of(file), state=state)
-    return model_of(file, "falcon_h1", [layer] * n_layers_of(file))
+    return state if file.has(Role.STATE_NORM) else replace(state, norm_size=None)
 
 
 def hf_state(file: ModelFile) -> Ssd:

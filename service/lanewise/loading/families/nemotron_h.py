@@ -32,7 +32,6 @@ KINDS = {
     **dict.fromkeys(("-", "mlp"), "mlp"),
     **dict.fromkeys(("E", "moe"), "experts"),
 }
-NO_LATENT = "{} (experts in a latent space are not supported)"
 CURVE = "relu_squared"
 MTP = "mtp."  # tensors that guess further tokens
 HARMLESS = (
@@ -60,27 +59,26 @@ NAMES = {
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
-    return gguf_program(file) if file.is_gguf else hf_program(file)
-
-
-def hf_program(file: ModelFile) -> ModelConfig:
-    """Read config.json, which names each layer's kind."""
-    kinds = hf_kinds(file, len(file.tensors))
-    attention = replace(attention_of(file), rope=None)
+    file, kinds = gguf_kinds(file) if file.is_gguf else (file, hf_kinds(file, len(file.tensors)))
     check_curve(file)
-    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=hf_state(file))}
+    state = mamba2.gguf_state(file) if file.is_gguf else hf_state(file)
+    attention = replace(attention_of(file), rope=None)
+    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=state)}
     if "mlp" in kinds:
         made["mlp"] = Layer(None, Plain(file.integer("intermediate_size"), activation=CURVE))
     if "experts" in kinds:
-        made["experts"] = Layer(None, hf_experts(file))
+        made["experts"] = Layer(None, own_experts(file))
     layers = [made[kind] for kind in kinds]
     eps = "layer_norm_epsilon"
     return model_of(file, "nemotron_h", layers, own_kinds=True, eps=eps)
 
 
-def gguf_program(file: ModelFile) -> ModelConfig:
-    """Read metadata; a layer that has neither KV heads nor an FFN has a state."""
-    attending, has_attention = gguf_heads(file)
+def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
+    """Return each layer's kind by a GGUF file's numbers for each layer, and the file with one each.
+
+    A layer that has neither KV heads nor an FFN has a state.
+    """
+    alike, has_attention = gguf_heads(file)
     name, n_layers = "intermediate_size", len(has_attention)
     sizes = file.raw(name)
     if not isinstance(sizes, list) or len(sizes) != n_layers:
@@ -88,29 +86,39 @@ def gguf_program(file: ModelFile) -> ModelConfig:
     known = [size for size in sizes if size != 0]
     if known != known[:1] * len(known):
         raise file.fail(name, f"{n_layers} numbers, 0 or one other")
-    alike = file.replacing({name: known[0] if known else 1})
-    ffn: Plain | Experts = Plain(alike.integer(name), activation=CURVE)
-    if file.has(Role.ROUTER, first_sparse_layer(file)):
-        ffn = gguf_sparse(alike)
-    attention = Layer(replace(attention_of(attending), rope=None), None)
-    state = Layer(None, None, state=mamba2.gguf_state(file))
-    layers = [
-        attention if attends else state if size == 0 else Layer(None, ffn)
-        for attends, size in zip(has_attention, sizes, strict=True)
-    ]
+    alike = alike.replacing({name: known[0] if known else 1})
     file.ignore("{arch}.rope.scaling.finetuned")
     eps = file.raw("layer_norm_eps")  # of files without the one of RMSNorms
     if not file.is_set("rms_norm_eps"):
-        file = file.replacing({"rms_norm_eps": eps})
-    return model_of(file, "nemotron_h", layers)
+        alike = alike.replacing({"rms_norm_eps": eps})
+    ffn = "experts" if file.has(Role.ROUTER, first_sparse_layer(file)) else "mlp"
+    return alike, [
+        "attention" if attends else "mamba" if size == 0 else ffn
+        for attends, size in zip(has_attention, sizes, strict=True)
+    ]
 
 
-def gguf_sparse(file: ModelFile) -> Experts:
-    """Return the experts that metadata and tensors describe; beside them no layer has an FFN."""
+def own_experts(file: ModelFile) -> Experts:
+    """Return the experts that a file describes, and the shared one."""
     if file.raw("moe_latent_size") is not None:
-        raise file.fail("moe_latent_size", NO_LATENT.format("no such key"))
+        wanted = "no such key" if file.is_gguf else "null"
+        raise file.fail(
+            "moe_latent_size", f"{wanted} (experts in a latent space are not supported)"
+        )
+    if file.integer("n_shared_experts", default=1) != 1:
+        raise file.fail("n_shared_experts", "1")
+    shared = "moe_shared_expert_intermediate_size"
     return experts_of(
-        file, "sigmoid", renormalize=False, denominator_eps=EPS, activation=CURVE, gated=False
+        *(file, "sigmoid", file.flag("norm_topk_prob", default=not file.is_gguf)),
+        n="n_routed_experts",
+        choice_bias=True,
+        groups=file.integer("n_group", default=1),
+        groups_used=file.integer("topk_group", default=1),
+        denominator_eps=EPS,
+        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
+        activation=CURVE,
+        shared_size=0 if file.is_gguf else file.integer(shared),
+        gated=False,
     )
 
 
@@ -157,29 +165,6 @@ def check_curve(file: ModelFile) -> None:
     if file.text("mlp_hidden_act", default="relu2") != "relu2":
         raise file.fail("mlp_hidden_act", "'relu2'")
     check_no_bias(file, "mlp_bias")
-
-
-def hf_experts(file: ModelFile) -> Experts:
-    """Return the experts that a config describes, and the shared one."""
-    if file.raw("moe_latent_size") is not None:
-        raise file.fail("moe_latent_size", NO_LATENT.format("null"))
-    if file.integer("n_shared_experts", default=1) != 1:
-        raise file.fail("n_shared_experts", "1")
-    return Experts(
-        n=file.integer("n_routed_experts"),
-        n_used=file.integer("num_experts_per_tok"),
-        size=file.integer("moe_intermediate_size"),
-        router="sigmoid",
-        choice_bias=True,
-        groups=file.integer("n_group", default=1),
-        groups_used=file.integer("topk_group", default=1),
-        renormalize=file.flag("norm_topk_prob", default=True),
-        denominator_eps=EPS,
-        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
-        activation=CURVE,
-        shared_size=file.integer("moe_shared_expert_intermediate_size"),
-        gated=False,
-    )
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:

@@ -76,38 +76,33 @@ def delta_model_of(
         if file.flag(key, default=wanted) != wanted:
             raise file.fail(key, str(wanted).lower())
     attention = replace(attention_of(file, qk_norm="head"), output_gate=True)
-    state = gguf_state(file, in_turn) if file.is_gguf else hf_state(file)
-    mixers: dict[str, Mixer] = {"linear_attention": state, "full_attention": attention}
+    mixers: dict[str, Mixer] = {
+        "linear_attention": state_of(file, in_turn),
+        "full_attention": attention,
+    }
     layers = layers_of(mixers, kinds_of(file, len(ffns)), ffns)
     return model_of(file, name, layers, partial=PARTIAL, own_kinds=True, own=MROPE)
 
 
-def hf_state(file: ModelFile) -> GatedDelta:
-    """Return the state that a config.json describes."""
+def state_of(file: ModelFile, in_turn: bool) -> GatedDelta:
+    """Return the state that a file describes, a GGUF file by the keys of Mamba."""
+    n_heads = file.integer("linear_num_value_heads")
+    n_key_heads = file.integer("linear_num_key_heads")
+    if file.is_gguf:
+        file.ignore("{arch}.rope.dimension_sections")
+        key = "{arch}.ssm.inner_size"
+        value_dim, rest = divmod(file.integer(key), n_heads)
+        if rest:
+            raise file.fail(key, f"a multiple of {n_heads} heads")
+    else:
+        value_dim = file.integer("linear_value_head_dim")
     return GatedDelta(
-        taps=file.integer("linear_conv_kernel_dim", default=4),
-        n_heads=file.integer("linear_num_value_heads", default=32),
-        value_dim=file.integer("linear_value_head_dim", default=128),
-        n_key_heads=file.integer("linear_num_key_heads", default=16),
-        key_dim=file.integer("linear_key_head_dim", default=128),
-    )
-
-
-def gguf_state(file: ModelFile, in_turn: bool) -> GatedDelta:
-    """Return the state that metadata describe, by the keys of Mamba."""
-    file.ignore("{arch}.rope.dimension_sections")
-    key = "{arch}.ssm.inner_size"
-    n_heads, inner = file.integer("{arch}.ssm.time_step_rank"), file.integer(key)
-    if inner % n_heads:
-        raise file.fail(key, f"a multiple of {n_heads} heads")
-    n_key_heads = file.integer("{arch}.ssm.group_count")
-    return GatedDelta(
-        taps=file.integer("{arch}.ssm.conv_kernel"),
+        taps=file.integer("linear_conv_kernel_dim"),
         n_heads=n_heads,
-        value_dim=inner // n_heads,
+        value_dim=value_dim,
         n_key_heads=n_key_heads,
-        key_dim=file.integer("{arch}.ssm.state_size"),
-        keys_in_turn=in_turn and 1 < n_key_heads < n_heads,
+        key_dim=file.integer("linear_key_head_dim"),
+        keys_in_turn=file.is_gguf and in_turn and 1 < n_key_heads < n_heads,
     )
 
 
