@@ -6,11 +6,7 @@ import math
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.families.common import (
-    attention_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, one_number
 from lanewise.loading.formats import round_to_f32

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    model_of,
-    n_layers_of,
-    plain_of,
-)
+from lanewise.loading.families.common import attention_of, model_of, n_layers_of, plain_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig

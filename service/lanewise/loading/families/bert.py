@@ -113,9 +113,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] 
 
 
 FAMILY = encoder_family("bert", program, hf_tensors, "bert", gguf_tensors=gguf_tensors)
-JINA = replace(
-    FAMILY,
-    gguf="jina-bert-v2",
-    program=jina_program,
-    gguf_tensors=jina_gguf_tensors,
-)
+JINA = replace(FAMILY, gguf="jina-bert-v2", program=jina_program, gguf_tensors=jina_gguf_tensors)

@@ -50,9 +50,4 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> li
     return [made[window] for window in windows]
 
 
-FAMILY = replace(
-    cohere.FAMILY,
-    name="cohere2",
-    program=program,
-    gguf="cohere2",
-)
+FAMILY = replace(cohere.FAMILY, name="cohere2", program=program, gguf="cohere2")

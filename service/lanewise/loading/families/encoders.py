@@ -13,15 +13,7 @@ from lanewise.loading.families.family import Family, Program, Rename
 from lanewise.loading.families.naming import give_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import (
-    Attention,
-    Dense,
-    Gated,
-    Layer,
-    ModelConfig,
-    Plain,
-    Pooling,
-)
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources
 

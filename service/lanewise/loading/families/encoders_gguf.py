@@ -6,11 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.families.encoders import (
-    encoder_attention,
-    give_norm_after,
-    post_norm_model,
-)
+from lanewise.loading.families.encoders import encoder_attention, give_norm_after, post_norm_model
 from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.families.naming import give_roles, usual
 from lanewise.loading.gguf_text import TEMPLATE

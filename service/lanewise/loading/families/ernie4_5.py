@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
@@ -23,9 +18,5 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 FAMILY = Family(
-    "ernie4_5",
-    program,
-    "ernie4_5",
-    gguf_interleaved_rope=True,
-    hf_interleaved_rope=True,
+    "ernie4_5", program, "ernie4_5", gguf_interleaved_rope=True, hf_interleaved_rope=True
 )

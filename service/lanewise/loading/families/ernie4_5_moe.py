@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    attention_of,
-    check_activation,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, check_activation, model_of, n_layers_of
 from lanewise.loading.families.ernie4_5 import THETA
 from lanewise.loading.families.experts import (
     experts_of,

@@ -49,10 +49,4 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> li
     return [made[window] for window in windows]
 
 
-FAMILY = Family(
-    "exaone4",
-    program,
-    "exaone4",
-    hf_tensors=olmo2.hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("exaone4", program, "exaone4", hf_tensors=olmo2.hf_tensors, gguf_is_usual=False)

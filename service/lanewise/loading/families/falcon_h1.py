@@ -12,12 +12,7 @@ import numpy as np
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, give
 from lanewise.loading.formats import round_to_f32
@@ -94,8 +89,7 @@ def program(file: ModelFile) -> ModelConfig:
     by, attention = Multipliers.of(file), attention_of(file)
     scale = attention.score_scale * by.key * by.attention_in**2
     attention = replace(attention, score_scale=round_to_f32(scale))
-    state = gguf_state(file) if file.is_gguf else hf_state(file)
-    layer = Layer(attention, gated_of(file), state=state)
+    layer = Layer(attention, gated_of(file), state=state_of(file))
     config = model_of(file, "falcon_h1", [layer] * n_layers_of(file))
     if file.is_gguf:  # the tensors are multiplied already
         return config
@@ -108,37 +102,17 @@ def program(file: ModelFile) -> ModelConfig:
     )
 
 
-def gguf_state(file: ModelFile) -> Ssd:
-    """Return the state that metadata and tensors describe."""
-    state = mamba2.gguf_state(file)
-    return state if file.has(Role.STATE_NORM) else replace(state, norm_size=None)
-
-
-def hf_state(file: ModelFile) -> Ssd:
-    """Return the state that a config describes."""
-    mamba2.check_steps(file)
-    hidden, n_heads = file.integer("hidden_size"), file.integer("mamba_n_heads", default=128)
-    inner = file.integer("mamba_expand", default=2) * hidden
-    if file.is_set("mamba_d_ssm"):
-        inner = file.integer("mamba_d_ssm")
-    n_key_heads = file.integer("mamba_n_groups", default=1)
-    value_dim = inner // n_heads
-    if file.raw("mamba_d_head") not in (None, "auto"):
-        value_dim = file.integer("mamba_d_head")
-    if n_heads * value_dim != inner:
-        raise file.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
-    normed = file.flag("mamba_rms_norm", default=False)
-    if file.flag("mamba_norm_before_gate", default=True) and normed:
-        raise file.fail("mamba_norm_before_gate", "false, with mamba_rms_norm,")
-    return Ssd(
-        taps=file.integer("mamba_d_conv", default=4),
-        n_heads=n_heads,
-        value_dim=value_dim,
-        n_key_heads=n_key_heads,
-        key_dim=file.integer("mamba_d_state", default=256),
-        norm_size=inner // n_key_heads if normed else None,
-        conv_bias=file.flag("mamba_conv_bias", default=True),
-    )
+def state_of(file: ModelFile) -> Ssd:
+    """Return the state that a file describes, perhaps without a norm, as GGUF's tensors say."""
+    if file.is_gguf:
+        state, normed = mamba2.state_of(file), file.has(Role.STATE_NORM)
+    else:
+        inner = file.integer("mamba_expand") * file.integer("hidden_size")
+        state = mamba2.state_of(file, file.integer("mamba_d_ssm", default=inner))
+        normed = file.flag("mamba_rms_norm", default=False)
+        if file.flag("mamba_norm_before_gate", default=True) and normed:
+            raise file.fail("mamba_norm_before_gate", "false, with mamba_rms_norm,")
+    return state if normed else replace(state, norm_size=None)
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:

@@ -9,12 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    attention_of,
-    check_values,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, check_values, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import add_one_to_norms, usual
 from lanewise.loading.formats import TensorType, round_to_f32

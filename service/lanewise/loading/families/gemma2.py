@@ -55,10 +55,4 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> li
     return [made[window] for window in windows]
 
 
-FAMILY = Family(
-    "gemma2",
-    program,
-    "gemma2",
-    hf_tensors=gemma3.hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("gemma2", program, "gemma2", hf_tensors=gemma3.hf_tensors, gguf_is_usual=False)

@@ -22,14 +22,7 @@ from lanewise.loading.families.gemma import cap, root_scale
 from lanewise.loading.families.naming import add_one_to_norms, give_layer_roles
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import (
-    Attention,
-    Dense,
-    Gated,
-    Layer,
-    ModelConfig,
-    Pooling,
-)
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.rearranging import Rearranged
 
 PERIOD, SCALAR = 6, 256  # of configs that do not say, as those of 4B to 27B do not
@@ -153,8 +146,5 @@ FAMILY = Family(
     harmless=("sliding_window_pattern",),
 )
 EMBEDDING = replace(
-    FAMILY,
-    gguf="gemma-embedding",
-    program=embedding_program,
-    gguf_tensors=embedding_gguf_tensors,
+    FAMILY, gguf="gemma-embedding", program=embedding_program, gguf_tensors=embedding_gguf_tensors
 )

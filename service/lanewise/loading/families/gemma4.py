@@ -114,14 +114,13 @@ def ffns_of(file: ModelFile, sizes: Sequence[int]) -> list[Gated | Experts]:
     is_mixture = file.flag("enable_moe_block", default=False)
     if not (file.has(Role.ROUTER) if file.is_gguf else is_mixture):
         return [Gated(size, activation=activation) for size in sizes]
-    name = "moe_intermediate_size"
-    file.integer("num_experts")
-    if not file.is_gguf:
-        old = file.integer("expert_intermediate_size", default=0, least=0)
-        file = file.replacing({name: file.integer(name, default=old or None)})
-    used = "num_experts_per_tok" if file.is_gguf else "top_k_experts"
+    if not file.is_gguf and not file.is_set("moe_intermediate_size"):
+        old = file.raw("expert_intermediate_size")
+        file = file.replacing({"moe_intermediate_size": old})
     experts = experts_of(
-        *(file, "softmax", True, "num_experts", used), activation=activation, own_norms=True
+        *(file, "softmax", True, "num_experts", "top_k_experts"),
+        activation=activation,
+        own_norms=True,
     )
     return [replace(experts, shared_size=size) for size in sizes]
 

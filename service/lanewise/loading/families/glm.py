@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import split_gate_and_up
 from lanewise.loading.model_file import ModelFile

@@ -29,10 +29,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     give_layer_roles(tensors, config, RESULT_NORMS)
 
 
-FAMILY = replace(
-    glm.FAMILY,
-    name="glm4",
-    program=program,
-    gguf="glm4",
-    hf_tensors=hf_tensors,
-)
+FAMILY = replace(glm.FAMILY, name="glm4", program=program, gguf="glm4", hf_tensors=hf_tensors)

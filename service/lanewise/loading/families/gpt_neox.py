@@ -58,10 +58,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     give_layer_roles(tensors, config, OF_LAYER, "gpt_neox.layers.{}.")
 
 
-FAMILY = Family(
-    "gpt_neox",
-    program,
-    "gptneox",
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("gpt_neox", program, "gptneox", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    check_activation,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import check_activation, model_of, n_layers_of
 from lanewise.loading.families.experts import (
     EXPERT_ROLES,
     experts_of,
@@ -17,10 +13,7 @@ from lanewise.loading.families.experts import (
     second_half,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.granite import (
-    scaled_attention_of,
-    with_multipliers,
-)
+from lanewise.loading.families.granite import scaled_attention_of, with_multipliers
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged

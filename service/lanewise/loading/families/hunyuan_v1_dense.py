@@ -56,9 +56,5 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 FAMILY = Family(
-    "hunyuan_v1_dense",
-    program,
-    "hunyuan-dense",
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
+    "hunyuan_v1_dense", program, "hunyuan-dense", hf_tensors=hf_tensors, gguf_is_usual=False
 )

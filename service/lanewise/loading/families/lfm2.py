@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import (
     Mixer,
@@ -129,10 +124,5 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 FAMILY = Family(
-    "lfm2",
-    program,
-    "lfm2",
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
-    gguf_is_usual=False,
+    "lfm2", program, "lfm2", hf_tensors=hf_tensors, gguf_tensors=gguf_tensors, gguf_is_usual=False
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    KINDS as ATTENDING,
-)
+from lanewise.loading.families.common import KINDS as ATTENDING
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,

@@ -27,9 +27,5 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 FAMILY = Family(
-    "llama",
-    program,
-    "llama",
-    gguf_tensors=flatten_gguf_experts,
-    gguf_interleaved_rope=True,
+    "llama", program, "llama", gguf_tensors=flatten_gguf_experts, gguf_interleaved_rope=True
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.states import give, give_conv
+from lanewise.loading.families.states import check_no_bias, give, give_conv
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
@@ -44,21 +44,34 @@ def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
 
 
-def gguf_state(file: ModelFile) -> Ssd:
-    """Return the state that metadata and tensors describe."""
-    key = "{arch}.ssm.inner_size"
-    n_heads, inner = file.integer("{arch}.ssm.time_step_rank"), file.integer(key)
-    n_key_heads = file.integer("{arch}.ssm.group_count")
-    if inner % n_heads or inner % n_key_heads:
-        raise file.fail(key, f"a multiple of {n_heads} and {n_key_heads}")
+def state_of(file: ModelFile, inner: int | None = None) -> Ssd:
+    """Return the state that a file describes.
+
+    ``inner`` is the inner size that a config.json means, which a GGUF file says.
+    """
+    check_steps(file)
+    check_no_bias(file, "mamba_proj_bias")
+    n_heads, n_key_heads = file.integer("mamba_n_heads"), file.integer("mamba_n_groups")
+    if inner is None:
+        key = "{arch}.ssm.inner_size"
+        inner = file.integer(key)
+        if inner % n_heads or inner % n_key_heads:
+            raise file.fail(key, f"a multiple of {n_heads} and {n_key_heads}")
+        conv_bias = any(name.endswith(".ssm_conv1d.bias") for name in file.tensors)
+    else:
+        is_said = file.raw("mamba_d_head") not in (None, "auto")
+        value_dim = file.integer("mamba_d_head") if is_said else inner // n_heads
+        if n_heads * value_dim != inner:
+            raise file.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
+        conv_bias = file.flag("mamba_conv_bias", default=True)
     return Ssd(
-        taps=file.integer("{arch}.ssm.conv_kernel"),
+        taps=file.integer("mamba_d_conv"),
         n_heads=n_heads,
         value_dim=inner // n_heads,
         n_key_heads=n_key_heads,
-        key_dim=file.integer("{arch}.ssm.state_size"),
+        key_dim=file.integer("mamba_d_state"),
         norm_size=inner // n_key_heads,
-        conv_bias=any(name.endswith(".ssm_conv1d.bias") for name in file.tensors),
+        conv_bias=conv_bias,
     )
 
 

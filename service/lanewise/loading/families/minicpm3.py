@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
     gguf_latent_tensors,

@@ -6,16 +6,9 @@ from dataclasses import replace
 
 from lanewise.loading.families import deepseek_v2
 from lanewise.loading.families.common import model_of
-from lanewise.loading.families.experts import (
-    mixture_of,
-    routed_experts_of,
-    sparse_from,
-)
+from lanewise.loading.families.experts import mixture_of, routed_experts_of, sparse_from
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import (
-    hf_latent_tensors,
-    latent_attention_of,
-)
+from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
 from lanewise.loading.families.ministral3 import BETA, scaled
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig

@@ -11,11 +11,7 @@ from lanewise.loading.families.common import (
     windows_of,
     with_windows,
 )
-from lanewise.loading.families.experts import (
-    experts_of,
-    layers_of_experts,
-    stack_hf_experts,
-)
+from lanewise.loading.families.experts import experts_of, layers_of_experts, stack_hf_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig

@@ -23,12 +23,7 @@ from lanewise.loading.families.encoders import (
     give_heads,
     layers_by_turns,
 )
-from lanewise.loading.families.encoders_gguf import (
-    HEADS,
-    POOLING_TYPES,
-    gguf_encoder,
-    gguf_tensors,
-)
+from lanewise.loading.families.encoders_gguf import HEADS, POOLING_TYPES, gguf_encoder, gguf_tensors
 from lanewise.loading.families.naming import (
     QKV,
     give_layer_roles,

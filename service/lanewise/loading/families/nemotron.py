@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    attention_of,
-    model_of,
-    n_layers_of,
-    plain_of,
-)
+from lanewise.loading.families.common import attention_of, model_of, n_layers_of, plain_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import add_one_to_norms
 from lanewise.loading.model_file import ModelFile
@@ -31,10 +26,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     add_one_to_norms(tensors, config, (Role.ATTN_NORM, Role.FFN_NORM))
 
 
-FAMILY = Family(
-    "nemotron",
-    program,
-    "nemotron",
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("nemotron", program, "nemotron", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -61,7 +61,7 @@ def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
     file, kinds = gguf_kinds(file) if file.is_gguf else (file, hf_kinds(file, len(file.tensors)))
     check_curve(file)
-    state = mamba2.gguf_state(file) if file.is_gguf else hf_state(file)
+    state = mamba2.state_of(file) if file.is_gguf else hf_state(file)
     attention = replace(attention_of(file), rope=None)
     made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=state)}
     if "mlp" in kinds:

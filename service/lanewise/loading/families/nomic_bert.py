@@ -84,7 +84,7 @@ def moe_program(file: ModelFile) -> ModelConfig:
     first = first_sparse_layer(file)
     if first == 0:
         return config
-    every = file.integer("{arch}.moe_every_n_layers")
+    every = file.integer("moe_every_n_layers")
     down_bias = file.has(Role.FFN_DOWN_BIAS, first)
     experts = experts_of(
         *(file, "softmax", False), gated=False, activation="gelu", down_bias=down_bias
@@ -164,9 +164,4 @@ def moe_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 FAMILY = encoder_family(NAME, program, hf_tensors, "nomic-bert", gguf_tensors=gguf_tensors)
-MOE = replace(
-    FAMILY,
-    gguf="nomic-bert-moe",
-    program=moe_program,
-    gguf_tensors=moe_gguf_tensors,
-)
+MOE = replace(FAMILY, gguf="nomic-bert-moe", program=moe_program, gguf_tensors=moe_gguf_tensors)

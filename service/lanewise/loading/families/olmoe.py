@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.families import olmo
-from lanewise.loading.families.common import (
-    attention_of,
-    check_activation,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, check_activation, model_of, n_layers_of
 from lanewise.loading.families.experts import (
     count_name,
     experts_of,
@@ -35,9 +30,5 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 FAMILY = Family(
-    "olmoe",
-    program,
-    "olmoe",
-    hf_tensors=stack_experts,
-    gguf_tensors=flatten_gguf_experts,
+    "olmoe", program, "olmoe", hf_tensors=stack_experts, gguf_tensors=flatten_gguf_experts
 )

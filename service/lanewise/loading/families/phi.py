@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import (
-    attention_of,
-    model_of,
-    n_layers_of,
-    plain_of,
-)
+from lanewise.loading.families.common import attention_of, model_of, n_layers_of, plain_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.model_file import ModelFile
@@ -48,10 +43,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     give_layer_roles(tensors, config, OF_LAYER)
 
 
-FAMILY = Family(
-    "phi",
-    program,
-    "phi2",
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("phi", program, "phi2", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -55,9 +55,5 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 FAMILY = Family(
-    "qwen2_moe",
-    program,
-    "qwen2moe",
-    hf_tensors=hf_tensors,
-    gguf_tensors=flatten_gguf_experts,
+    "qwen2_moe", program, "qwen2moe", hf_tensors=hf_tensors, gguf_tensors=flatten_gguf_experts
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    with_windows,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, with_windows
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.qwen2 import qwen_windows
 from lanewise.loading.model_file import ModelFile

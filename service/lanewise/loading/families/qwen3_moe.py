@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    check_activation,
-    model_of,
-    window_of,
-)
+from lanewise.loading.families.common import attention_of, check_activation, model_of, window_of
 from lanewise.loading.families.experts import (
     count_name,
     experts_of,
@@ -36,9 +31,5 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 FAMILY = Family(
-    "qwen3_moe",
-    program,
-    "qwen3moe",
-    hf_tensors=stack_experts,
-    gguf_tensors=flatten_gguf_experts,
+    "qwen3_moe", program, "qwen3moe", hf_tensors=stack_experts, gguf_tensors=flatten_gguf_experts
 )

@@ -24,14 +24,7 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
-from lanewise.loading.families.states import (
-    Mixer,
-    every_nth,
-    give,
-    give_conv,
-    layers_of,
-    own_kinds,
-)
+from lanewise.loading.families.states import Mixer, every_nth, give, give_conv, layers_of, own_kinds
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    attention_of,
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.model_file import ModelFile
@@ -27,10 +22,4 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     gguf_post_attention_norm(tensors, config)
 
 
-FAMILY = Family(
-    "seed_oss",
-    program,
-    "seed_oss",
-    gguf_tensors=gguf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("seed_oss", program, "seed_oss", gguf_tensors=gguf_tensors, gguf_is_usual=False)

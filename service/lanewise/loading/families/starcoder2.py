@@ -36,10 +36,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     give_layer_roles(tensors, config, OF_LAYER)
 
 
-FAMILY = Family(
-    "starcoder2",
-    program,
-    "starcoder2",
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("starcoder2", program, "starcoder2", hf_tensors=hf_tensors, gguf_is_usual=False)

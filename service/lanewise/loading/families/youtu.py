@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    gated_of,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import (
-    hf_latent_tensors,
-    latent_attention_of,
-)
+from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 
