@@ -90,7 +90,7 @@ def read_program(
 
 
 def open_parts(path: Path) -> list[GgufFile]:
-    """Open a file, and those beside it if it is one of several; the first has the metadata."""
+    """Open a file, and its other parts if it is one of several; the first has the metadata."""
     files = [GgufFile(path)]
     try:
         fields = Fields(files[0].metadata, str(path))

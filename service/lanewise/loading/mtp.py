@@ -1,6 +1,6 @@
 """The head with which some models predict further tokens (multi-token prediction), if asked for.
 
-Files have it as one more layer behind the others, which most who read them leave out: a projection
+Files have it as one more layer behind the others, which most readers leave out: a projection
 of two norms in front of a layer like the model's last one with attention, and a norm behind it. It
 shares embedding and output matrix with the model.
 """

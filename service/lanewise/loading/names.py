@@ -92,7 +92,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.EXPERTS_RESULT_NORM: ("post_ffw_norm_2.weight", "mlp.experts.result_norm.weight"),
         Role.ROUTER_SCALES: ("ffn_down_exps.scale", "mlp.gate.scales"),
         Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
-        # The names in GGUF files of Mamba 2; those of other families become these.
+        # The names in GGUF files of Mamba 2; other families' names become these.
         Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
         Role.STATE_IN: ("ssm_in.weight", "state.in_proj.weight"),
         Role.STATE_GATE: ("ssm_gate.weight", "state.gate_proj.weight"),

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.intp]  # numbers of rows
 SLAB_BYTES = 1 << 24  # of rows that are changed at a time
-Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
+Select = Callable[[Bytes], Bytes]  # of rows [experts, rows, bytes], the rows of one part
 
 
 def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
@@ -36,7 +36,7 @@ def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
     To bfloat16 by way of float32, which has 16 more bits.
     """
     if kind != TensorType.BF16:
-        with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+        with np.errstate(over="ignore"):  # infinity, which the loader refuses
             return values.astype("<f2" if kind == TensorType.F16 else "<f4").view(np.uint8)
     bits = values.astype("<f4").view("<u4")
     bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
@@ -124,7 +124,7 @@ class Rearranged:
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
-        """Make a matrix, or a vector, of each of the parts of ``n`` rows: those of these numbers.
+        """Make a matrix, or a vector, of each part of ``n`` rows: of the rows of its numbers.
 
         ``parts`` is given the numbers of all rows once they are known to be there.
         """
@@ -167,7 +167,7 @@ class Rearranged:
         if source is None or not source.shape or (numbers == 1).all():
             return
         rows = source.shape[0]
-        if numbers.shape not in ((), (rows,)):  # of another size than whoever binds it will want
+        if numbers.shape not in ((), (rows,)):  # of another size than the binding will want
             return
         factors = np.broadcast_to(numbers, rows)
         if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
@@ -198,7 +198,7 @@ class Rearranged:
         kind, count = TensorType(source.type), prod(source.shape)
 
         def make() -> memoryview:
-            with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+            with np.errstate(over="ignore"):  # infinity, which the loader refuses
                 made = change(to_f32(source.view(), kind))
             source.release()
             return made.view(np.uint8).data.cast("B")

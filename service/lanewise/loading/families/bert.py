@@ -94,9 +94,9 @@ def jina_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] = HEADS) -> None:
-    """Give tensors their usual names; the norms after additions are those before the next.
+    """Give tensors their usual names; the norm after a layer is the norm before the next one.
 
-    ``heads`` are those of classifiers.
+    ``heads`` are the names of a classifier's heads.
     """
     tensors.remove_prefixes(*PREFIXES)
     give_outside_layers(tensors, config, heads)

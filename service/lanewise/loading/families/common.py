@@ -117,7 +117,7 @@ def n_layers_of(file: ModelFile) -> int:
 
 
 def trunk_layers_of(file: ModelFile) -> int:
-    """Return the number of layers without those that guess further tokens.
+    """Return the number of layers without the last ones, which guess further tokens.
 
     GGUF files count these among their layers, directories do not.
     """

@@ -123,7 +123,7 @@ def give_outside_layers(
 ) -> None:
     """Give what BERTs have before and behind their layers its usual names, and drop the rest.
 
-    ``heads`` are those of classifiers.
+    ``heads`` are the names of a classifier's heads.
     """
     tensors.rename("embeddings.word_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
     tensors.rename(

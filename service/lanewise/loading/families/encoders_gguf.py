@@ -128,7 +128,7 @@ def with_matrices(sources: Sources) -> dict[str, SourceTensor]:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the norms after additions are those before the next."""
+    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
     tensors.out = with_matrices(tensors.out)
     give_roles(tensors, "token_embd_norm", Role.ATTN_NORM)
     for number in range(config.n_layers):

@@ -71,7 +71,7 @@ def stack_hf_experts(
 ) -> None:
     """Make one matrix of each of gate, up and down: of one for each expert, or of stacked ones.
 
-    ``names`` are those of gate, up and down of one expert in ``folder``; not all have a gate.
+    ``names`` are one expert's gate, up and down in ``folder``; some experts have no gate.
     """
     prefix = f"model.layers.{layer}.{folder}"
     for role, name in zip(EXPERT_ROLES, names, strict=True):
@@ -106,7 +106,7 @@ def flatten_gguf_experts(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def stack_routed_experts(tensors: Rearranged, config: ModelConfig) -> None:
-    """Make matrices of all experts in "mlp", and name those that all rows have."""
+    """Make matrices of all experts in "mlp", and name the shared expert's tensors."""
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts)
         rename_shared(tensors, number, "mlp.shared_experts")
@@ -223,7 +223,7 @@ def mixture_of(
 
 
 def sparse_from(file: ModelFile, first: int) -> list[bool]:
-    """Return which layers have experts: those from number ``first`` on."""
+    """Return which layers have experts: layers from number ``first`` on."""
     return [number >= first for number in range(trunk_layers_of(file))]
 
 

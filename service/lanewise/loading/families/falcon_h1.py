@@ -1,7 +1,7 @@
 """Falcon H1: attention and Mamba 2 side by side in every layer, with multipliers of their own.
 
 Most of them are linear and go where they cost nothing: into the scale of scores, taps, embedding
-and logits. What is left multiplies matrices as they are loaded, as those who write GGUF files do.
+and logits. The rest multiplies matrices as they are loaded, as converters to GGUF do.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def multiplied(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def lora_values(tensors: Rearranged, config: ModelConfig) -> None:
-    """Multiply rows of lora_B as those of the matrices that they are added to."""
+    """Multiply rows of lora_B as the rows of the matrices that they are added to."""
     if config.row_multipliers is None or len(config.row_multipliers) != len(MULTIPLIED):
         where = next(iter(tensors.out.values())).where
         raise ModelFileError(

@@ -23,7 +23,7 @@ def as_they_are(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def valued_as_they_are(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
-    """Leave tensors whose values are those of the model."""
+    """Leave tensors that have the model's values already."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Family:
     gguf: str | None = None  # general.architecture; None: no GGUF file says that it is of it
     hf_tensors: Rename = as_they_are
     hf_values: Revalue = valued_as_they_are  # of tensors that hf_tensors has named
-    # Rows of lora_B that hf_tensors has named, with what has been done to those of their matrices.
+    # Changes rows of lora_B, named by hf_tensors, as the rows of their matrices were changed.
     lora_values: Rename = as_they_are
     hf_inputs_first: bool = False  # matrices of directories are [inputs, outputs], lora_B is not
     gguf_tensors: Rename = as_they_are

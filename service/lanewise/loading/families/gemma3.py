@@ -25,7 +25,7 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.rearranging import Rearranged
 
-PERIOD, SCALAR = 6, 256  # of configs that do not say, as those of 4B to 27B do not
+PERIOD, SCALAR = 6, 256  # of configs that do not say, such as 4B's to 27B's
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
 MUST_BE = {
@@ -112,7 +112,7 @@ def _dense(file: ModelFile) -> tuple[Dense, ...]:
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tuple[Layer, ...]:
     """Return layers that see all, or a window by the model's second angles.
 
-    Those that see both ways have half of it on each side.
+    A layer that sees both ways has half of its window on each side.
     """
     made: dict[int | None, Layer] = {}
     for window in set(windows):

@@ -205,7 +205,7 @@ def with_shared_keys(attentions: Sequence[Attention], n_own: int, source: str) -
 
 
 def hf_overrides(file: ModelFile, windows: Sequence[int | None]) -> dict[str, int]:
-    """Return what per_layer_config says of heads in all layers that see all, and only in those."""
+    """Return what per_layer_config says of heads in the layers that see all, and in no others."""
     key = "per_layer_config"
     given = file.raw(key)
     if given == {}:
@@ -249,7 +249,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def drop_unused(tensors: Rearranged, config: ModelConfig) -> None:
-    """Leave out keys and values of layers that read those of others."""
+    """Leave out keys and values of layers that read other layers' keys and values."""
     for number, layer in enumerate(config.layers):
         if layer.attention is not None and layer.attention.kv_layer is not None:
             tensors.drop(*(tensors.usual(role, number) for role in UNUSED))

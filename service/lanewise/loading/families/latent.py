@@ -99,7 +99,7 @@ def hf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 def split_keys_and_values(
     tensors: Rearranged, name: str, attention: Attention, number: int
 ) -> None:
-    """Take apart a matrix whose rows are, head by head, those of keys and those of values.
+    """Take apart a matrix whose rows are, head by head, rows of keys and rows of values.
 
     The keys' part of each head is turned around: queries are multiplied by it.
     """
@@ -116,7 +116,7 @@ def split_keys_and_values(
 
 
 def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give matrices of heads their usual shapes, and those of queries their usual name."""
+    """Give matrices of heads their usual shapes, and the queries' matrix its usual name."""
     remade = 0
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None

@@ -104,7 +104,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 def named(
     tensors: Rearranged, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
 ) -> None:
-    """Return the tensors with those of all layers, but for experts, under their usual names."""
+    """Give tensors their usual names, except experts."""
     tensors.rename("model.embedding_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"

@@ -22,7 +22,7 @@ def program(file: ModelFile) -> ModelConfig:
     config = model_of(file, "minicpm", layers, tied=True)
     if not file.is_gguf:
         return multiplied(file, config, 1.0)
-    # The first GGUF files have no multipliers, which are those of the first models.
+    # The first GGUF files have no multipliers; the first models have these.
     first = {
         "{arch}.embedding_scale": 12.0,
         "{arch}.residual_scale": 1.4 / math.sqrt(n_layers),

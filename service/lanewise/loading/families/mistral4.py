@@ -18,7 +18,7 @@ PARTIAL = "partial_rotary_factor"  # of whole heads; the rest of the config says
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files are like those of DeepSeek."""
+    """Read a file; GGUF files are like DeepSeek's."""
     if file.is_gguf:
         return replace(deepseek_v2.gguf_program(file), architecture="mistral4")
     settings = rope_settings(file)

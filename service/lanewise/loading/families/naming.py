@@ -63,7 +63,7 @@ def split_roles(
     rows: int | Sequence[int],
     number: int,
 ) -> None:
-    """Cut a fused weight, and its bias, into those of layer ``number``, of so many rows each."""
+    """Cut a fused weight, and its bias, into the weights of ``roles``, of so many rows each."""
     sizes = [rows] * len(roles) if isinstance(rows, int) else rows
     for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
         names = (tensors.usual(part, number) for part in parts)
@@ -79,7 +79,7 @@ def qkv_rows(attention: Attention) -> list[int]:
 def split_heads(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
     """Take apart a fused weight, and its bias, that has its rows by KV head.
 
-    Those of its queries come first, then those of the key and those of the value.
+    The group's queries come first, then its key and its value.
     """
     n_heads, n_kv, dim = attention.n_heads, attention.n_kv_heads, attention.head_dim
 
@@ -107,7 +107,7 @@ def one_number(sources: Sources, name: str, where: str) -> float:
 
 
 def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[Role]) -> None:
-    """Add the 1 that files leave out of norms: the output's and those of every layer."""
+    """Add the 1 that files leave out of norms: of the output's norm and of every layer's."""
     tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number in range(config.n_layers):
         for role in roles:

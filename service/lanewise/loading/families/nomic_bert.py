@@ -143,7 +143,7 @@ def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConf
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, those of experts too."""
+    """Give tensors, experts included, their usual names."""
     rotary_encoders.hf_tensors(tensors, config)
     for number, experts in layers_of_experts(config):
         folder = f"layers.{number}"

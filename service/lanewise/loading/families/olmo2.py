@@ -1,4 +1,4 @@
-"""OLMo 2: norms of what is added in the place of those before, and over whole queries and keys."""
+"""OLMo 2: norms behind attention and FFN, not before them, and over whole queries and keys."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def layers_by_windows(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
-    """Return a layer for each window, which those that have one turn by the second angles."""
+    """Return a layer for each window; layers with a window turn by the second angles."""
     made = {window: behind(windowed(attention, window), ffn) for window in windows}
     return [made[window] for window in windows]
 

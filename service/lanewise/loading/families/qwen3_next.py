@@ -119,7 +119,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def named(tensors: Rearranged, config: ModelConfig) -> None:
-    """Return the tensors under their usual names, but for those that make states' inputs."""
+    """Give tensors their usual names, except the matrices that make states' inputs."""
     tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
     tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
@@ -191,7 +191,7 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_named(tensors: Rearranged, config: ModelConfig) -> None:
-    """Return the tensors of the counted layers under their usual names."""
+    """Give the tensors of the counted layers their usual names."""
     tensors.drop_layers_from(config.n_layers)
     gguf_post_attention_norm(tensors, config)
     for number, layer in enumerate(config.layers):

@@ -1,6 +1,6 @@
 """What BERTs with RoPE in the place of learned positions have in common.
 
-Their files, those that transformers writes among them, have their makers' names of tensors.
+Their files, also transformers' own, have their makers' names of tensors.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rotary_model(
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the norms after additions are those before the next."""
+    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
     tensors.remove_prefixes(*PREFIXES)
     for name in list(tensors.out):
         new = name

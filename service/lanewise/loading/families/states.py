@@ -55,9 +55,9 @@ def every_nth(n_layers: int, step: int, kinds: tuple[str, str]) -> list[str]:
 
 
 def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
-    """Return which layers of a GGUF file attend: those with KV heads, a number for each layer.
+    """Return which layers of a GGUF file attend: the layers whose number of KV heads is not 0.
 
-    And the file with the one number that all of those have.
+    And the file with the one number that all attending layers have.
     """
     name, n_layers = "num_key_value_heads", n_layers_of(file)
     counts = file.raw(name)
