@@ -85,8 +85,8 @@ class Fields:
 
     def meant(self, name: str) -> Any:
         """Return a value, or what is meant where the file leaves it out; null stays None."""
-        value = self.raw(name)
-        return value if self.key_of(name) in self.values else self.meanings.get(name)
+        key, value = self.key_of(name), self.raw(name)
+        return value if key in self.values else self.meanings.get(key)
 
     def ignore(self, *names: str) -> None:
         """Count fields as read whose values do not matter, or are known by other means."""

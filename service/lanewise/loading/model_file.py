@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -24,6 +25,7 @@ class ModelFile(Fields):
         self.tensors = tensors
         self.column = column  # HF or GGUF, of TENSOR_NAMES
         self._arch = fields.text("general.architecture") if column == GGUF else ""
+        self._keys: Mapping[str, str] = {}
         super().__init__(fields.values, fields.source, fields.meanings)
         self._read = fields._read  # what is read here is read there
 
@@ -38,11 +40,25 @@ class ModelFile(Fields):
         other.tensors = tensors
         return other
 
+    def called(self, keys: Mapping[str, str]) -> ModelFile:
+        """Return the same file, where a config.json has ``keys`` of its own for fields' names.
+
+        It may have the names, too, which say the same for other readers.
+        """
+        self._read.update(keys)
+        other = copy(self)
+        other._keys = {**self._keys, **keys}
+        return other
+
+    def called_if_set(self, keys: Mapping[str, str]) -> ModelFile:
+        """Do so for the keys that the file has."""
+        return self.called({name: key for name, key in keys.items() if self.is_set(key)})
+
     def key_of(self, name: str) -> str:
         """Return the key that a field has in this file."""
         if self.is_gguf:
             return FIELD_NAMES.get(name, name).replace("{arch}", self._arch)
-        return name
+        return self._keys.get(name, name)
 
     def meant(self, name: str) -> Any:
         """Return a value, or what is meant where the file leaves it out.

@@ -103,11 +103,6 @@ def check_values(file: ModelFile, accepted: Mapping[str, tuple[object, ...]]) ->
             raise file.fail(key, " or ".join(map(repr, values)))
 
 
-def with_new_names(file: ModelFile, new_of: Mapping[str, str]) -> ModelFile:
-    """Return a file with fields that have old names under their new ones, too."""
-    return file.replacing({new: file.raw(old) for old, new in new_of.items() if file.is_set(old)})
-
-
 def n_layers_of(file: ModelFile) -> int:
     """Return the number of layers, which no file has more of than tensors."""
     n_layers = file.integer("num_hidden_layers")

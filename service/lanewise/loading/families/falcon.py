@@ -10,7 +10,6 @@ from lanewise.loading.families.common import (
     curve,
     model_of,
     n_layers_of,
-    with_new_names,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
@@ -18,11 +17,11 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 
-OLD_NAMES = {
-    "n_head": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
-    "n_head_kv": "num_kv_heads",
-    "n_embed": "hidden_size",
+OLD_KEYS = {
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "num_kv_heads": "n_head_kv",
+    "hidden_size": "n_embed",
 }
 OF_LAYER = {
     "input_layernorm": Role.ATTN_NORM,
@@ -37,7 +36,7 @@ OF_LAYER = {
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file; a config.json has flags of several versions."""
-    file = with_new_names(file, OLD_NAMES)
+    file = file.called_if_set(OLD_KEYS)
     if not file.is_gguf:
         file = file.replacing({"num_key_value_heads": n_kv_heads(file)})
     bias = file.flag("bias", default=False)

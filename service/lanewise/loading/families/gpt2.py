@@ -25,11 +25,11 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 
-NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
+KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
 }
 MUST_BE = {"add_cross_attention": (False,)}
 OF_LAYER = {
@@ -49,7 +49,7 @@ def program(file: ModelFile) -> ModelConfig:
         size = file.integer("intermediate_size")
     else:
         check_values(file, MUST_BE)
-        file = file.replacing({new: file.meant(old) for old, new in NAMES.items()})
+        file = file.called(KEYS)
         size = file.integer("n_inner", default=4 * file.integer("hidden_size"))
     ffn = Plain(size, True, curve(file, "activation_function", "gelu_tanh"))
     plain = replace(attention_of(file, qkv_bias=True), rope=None, output_bias=True)

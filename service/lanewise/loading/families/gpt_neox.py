@@ -10,7 +10,6 @@ from lanewise.loading.families.common import (
     model_of,
     n_layers_of,
     plain_of,
-    with_new_names,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
@@ -19,7 +18,7 @@ from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 
 PARTIAL = 0.25  # of each head is turned, where the config does not say
-OLD_NAMES = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
+OLD_KEYS = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
 OF_LAYER = {
     "input_layernorm": Role.ATTN_NORM,
     "post_attention_layernorm": Role.FFN_NORM,
@@ -33,7 +32,7 @@ UNUSED = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_f
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
-    file = with_new_names(file, OLD_NAMES)
+    file = file.called_if_set(OLD_KEYS)
     bias = file.flag("attention_bias", default=True)
     attention = replace(attention_of(file, qkv_bias=bias), output_bias=bias)
     parallel = file.flag("use_parallel_residual", default=True)

@@ -21,22 +21,21 @@ from lanewise.loading.families.experts import (
     layers_of_experts,
 )
 from lanewise.loading.families.rotary_encoders import rotary_model
-from lanewise.loading.json_files import Fields
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
 
 NAME = "nomic_bert"
 THETA = 1000.0  # where nothing says another one
-# The fields of NomicBERT's own config.json, under the names of others; and what the rest must say.
-OWN_NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
+# The keys of NomicBERT's own config.json for fields of these names, and what others must say.
+OWN_KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rope_theta": "rotary_emb_base",
 }
 MUST_BE: Mapping[str, tuple[object, ...]] = {
     "prenorm": (False,),
@@ -69,12 +68,7 @@ def program(file: ModelFile) -> ModelConfig:
         ffn = Gated(file.integer("intermediate_size"), activation=activation)
         return rotary_model(file, NAME, ffn, bias=False, theta=THETA)
     check_values(file, MUST_BE)
-    file.ignore(*OWN_NAMES)
-    values = {OWN_NAMES.get(key, key): value for key, value in file.values.items()}
-    usual_file = ModelFile(Fields(values, file.source), file.tensors, file.column)
-    config = _own_model(usual_file)
-    file.ignore(*(set(values) - set(usual_file.unread())))
-    return config
+    return _own_model(file.called(OWN_KEYS))
 
 
 def moe_program(file: ModelFile) -> ModelConfig:
