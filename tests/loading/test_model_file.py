@@ -89,6 +89,23 @@ def test_other_values_and_tensors_leave_what_was_read() -> None:
     assert file.unread() == other.unread() == ["granite.context_length"]
 
 
+def test_a_directory_with_keys_of_its_own_is_read_and_blamed_by_them() -> None:
+    keys = {"hidden_size": "n_embd"}
+    both = directory(n_embd=4, hidden_size=8).called(keys)
+    assert both.integer("hidden_size") == 4
+    assert not both.unread()
+    assert directory(hidden_size=8).called_if_set(keys).integer("hidden_size") == 8
+    with pytest.raises(ModelFileError, match=r"config\.json: n_embd is 0; a whole number"):
+        directory(n_embd=0).called_if_set(keys).integer("hidden_size")
+
+
+@pytest.mark.parametrize(("name", "key"), [("gpt2", "n_head"), ("falcon", "n_layer")])
+def test_an_error_has_the_key_that_only_some_families_have(
+    name: str, key: str, tmp_path: Path
+) -> None:
+    assert f"{key} is 0; a whole number" in error_of(write_case(name, tmp_path / "hf", **{key: 0}))
+
+
 def test_each_row_of_the_table_is_read_by_both_references() -> None:
     """A row that neither reads is dead, or a key has been written wrongly."""
     names = {name for family in FAMILIES for name in reference.config_fields(family.name)}

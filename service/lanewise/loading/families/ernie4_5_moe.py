@@ -31,7 +31,9 @@ def program(file: ModelFile) -> ModelConfig:
     size = 0 if file.is_gguf else file.integer("moe_intermediate_size")
     bias = "model.layers.{}.mlp.moe_statics.e_score_correction_bias"
     experts = experts_of(
-        *(file, "softmax", True, "moe_num_experts", "moe_k"),
+        *(file, "softmax", True),
+        n="moe_num_experts",
+        used="moe_k",
         choice_bias=any(bias.format(number) in file.tensors for number in range(n_layers)),
         denominator_least=round_to_f32(file.number("moe_norm_min", default=LEAST)),
         shared_size=size * file.integer("moe_num_shared_experts", default=0, least=0),

@@ -118,9 +118,7 @@ def ffns_of(file: ModelFile, sizes: Sequence[int]) -> list[Gated | Experts]:
         old = file.raw("expert_intermediate_size")
         file = file.replacing({"moe_intermediate_size": old})
     experts = experts_of(
-        *(file, "softmax", True, "num_experts", "top_k_experts"),
-        activation=activation,
-        own_norms=True,
+        *(file, "softmax", True), used="top_k_experts", activation=activation, own_norms=True
     )
     return [replace(experts, shared_size=size) for size in sizes]
 
@@ -165,7 +163,10 @@ def hf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Atten
 
 
 def gguf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Attention, Attention]:
-    """Return attention that sees all, and that with a window, which has other heads."""
+    """Return the same of a GGUF file, which has a number of KV heads for each layer.
+
+    The lengths of heads with a window stand under keys of their own.
+    """
     counts, lengths = "num_key_value_heads", "{arch}.attention.%s_length"
     given = file.raw(counts)
     each = given if isinstance(given, list) else [given] * len(windows)

@@ -34,7 +34,8 @@ ALPHA, LIMIT = 1.702, 7.0  # of the clamped activation
 def program(file: ModelFile) -> ModelConfig:
     """Read a file; no key of a GGUF file says that the ends of YaRN's ramp are not rounded."""
     experts = experts_of(
-        *(file, "top_softmax", False, "num_local_experts"),
+        *(file, "top_softmax", False),
+        n="num_local_experts",
         size="intermediate_size",
         router_bias=True,
         activation="clamped",

@@ -22,8 +22,9 @@ from lanewise.loading.rearranging import Rearranged
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
     check_activation(file)
-    sizes = {"n": "num_local_experts", "size": "intermediate_size"}
-    experts = experts_of(file, "top_softmax", renormalize=False, **sizes)
+    experts = experts_of(
+        file, "top_softmax", False, n="num_local_experts", size="intermediate_size"
+    )
     layers = [Layer(scaled_attention_of(file), experts)] * n_layers_of(file)
     return with_multipliers(model_of(file, "granitemoe", layers), file)
 

@@ -24,8 +24,7 @@ FOLDER = "block_sparse_moe"
 def program(file: ModelFile) -> ModelConfig:
     """Read config.json, or metadata of a Llama with experts."""
     check_activation(file)
-    sizes = {"n": "num_local_experts", "size": "intermediate_size"}
-    experts = experts_of(file, "softmax", renormalize=True, **sizes)
+    experts = experts_of(file, "softmax", True, n="num_local_experts", size="intermediate_size")
     file.ignore("router_jitter_noise")  # of training
     layers = with_windows(Layer(attention_of(file), experts), windows_of(file, window_of(file)))
     return model_of(file, "mixtral", layers, 10000.0 if file.is_gguf else THETA)

@@ -21,8 +21,8 @@ def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
     check_activation(file)
     renormalize = file.flag("norm_topk_prob", default=False)
-    names = {"n": count_name(file), "size": "intermediate_size"}
-    experts = experts_of(file, "softmax", renormalize, **names)
+    count = count_name(file)
+    experts = experts_of(file, "softmax", renormalize, n=count, size="intermediate_size")
     attention = attention_of(file, qk_norm="whole")
     if not file.is_gguf:
         attention = replace(attention, qkv_clip=olmo.clip_of(file))
