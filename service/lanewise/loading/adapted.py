@@ -68,9 +68,11 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
     text = text_tensors(own.out, b.where)
     if not text:  # of what sees or hears
         raise not_supported(b.where, config)
-    named = family.lora_values(family.hf_tensors(text, config), config)
+    named = Rearranged(text)
+    family.hf_tensors(named, config)
+    family.lora_values(named, config)
     found = 0
-    for name, tensor in named.items():
+    for name, tensor in named.out.items():
         role, layer = _role_of(name, config)
         if role is not None and is_vector(role):
             continue  # ones, which the family has in the place of what its files lack
