@@ -168,11 +168,12 @@ def hf_ropes_of_kinds(
     rope_parameters, ``thetas`` are what the family has where neither says, and the first ``scaled``
     kinds turn by rope_scaling.
     """
-    given = fields.raw("rope_parameters")
+    given, scaling = fields.raw("rope_parameters"), fields.raw("rope_scaling")
+    if given is None and scaling is None:
+        given = fields.meanings.get("rope_parameters")
     nested = isinstance(given, Mapping) and all(
         isinstance(given.get(kind), Mapping) for kind in KINDS
     )
-    scaling = fields.raw("rope_scaling")
     ropes, context = [], 0
     for number, kind in enumerate(KINDS):
         values: dict[str, Any] = {

@@ -109,7 +109,7 @@ def hf_state(fields: Fields) -> Ssd:
     mamba2.check_steps(fields)
     hidden, n_heads = fields.integer("hidden_size"), fields.integer("mamba_n_heads", default=128)
     inner = fields.integer("mamba_expand", default=2) * hidden
-    if fields.is_set("mamba_d_ssm"):
+    if fields.meant("mamba_d_ssm") is not None:
         inner = fields.integer("mamba_d_ssm")
     n_key_heads = fields.integer("mamba_n_groups", default=1)
     value_dim = inner // n_heads

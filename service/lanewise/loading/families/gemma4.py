@@ -79,6 +79,7 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     check_values(fields, MUST_BE)
     n_layers = hf_n_layers(fields, sources)
     kinds = hf_kinds(fields, n_layers) or [KINDS[n % PERIOD < PERIOD - 1] for n in range(n_layers)]
+    kinds[-1] = KINDS[0]  # whatever a file says, as the reference has it
     whole, windowed = hf_attentions(fields, sources, kinds)
     scales = [
         one_number(sources, f"model.layers.{number}.layer_scalar", fields.source)

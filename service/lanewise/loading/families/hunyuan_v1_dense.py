@@ -58,6 +58,8 @@ def stretched(fields: Fields, head_dim: int) -> Fields:
     if not settings.is_set("alpha"):
         return fields
     alpha = settings.number("alpha")
+    if head_dim <= 2:
+        raise fields.fail("head_dim", "a number above 2, with an alpha,")
     theta = settings.number("rope_theta", default=10000.0)
     plain = {"rope_type": "default", "rope_theta": theta * alpha ** (head_dim / (head_dim - 2))}
     return fields.replacing({"rope_parameters": plain, "rope_scaling": None, "rope_theta": None})

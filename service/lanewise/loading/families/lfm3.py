@@ -45,8 +45,6 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     """Read config.json."""
     n_layers = hf_n_layers(fields, sources)
     check_no_bias(fields, "conv_bias")
-    if not fields.is_set("rope_parameters"):
-        raise fields.fail("rope_parameters", f"the angles of {' and '.join(ATTENDING)}")
     default = [
         ATTENDING[n % 4 == 0]
         if n % 2 == 0 and n > 0

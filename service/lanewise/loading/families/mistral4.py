@@ -30,10 +30,8 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     experts = hf_routed_experts(fields, "softmax", renormalize=True)
     first = fields.integer("first_k_dense_replace", default=0, least=0)
     layers = hf_dense_first(fields, sources, attention, experts, first)
-    key = "rope_parameters" if fields.is_set("rope_parameters") else "rope_scaling"
-    given = fields.raw(key)
-    if isinstance(given, dict):
-        fields = fields.replacing({key: {k: v for k, v in given.items() if k != PARTIAL}})
+    turning = {key: value for key, value in settings.values.items() if key != PARTIAL}
+    fields = fields.replacing({"rope_parameters": turning, "rope_scaling": None})
     return hf_model(fields, "mistral4", layers, own=(BETA,))
 
 
