@@ -131,5 +131,5 @@ def test_a_step_waits_for_few_heavy_grammars_and_answers_stay_the_same(start, cl
     monkeypatch.setattr(masks.MaskFiller, "begin", weighed)
     assert texts_of(engine, runner, asked()) == alone
     assert sum(spent.values()) >= 6 * 10 * HEAVY_S
-    # The first tokens' time is not known: the bound holds from then on.
+    # What a first token takes is not known: the bound holds from then on.
     assert max(list(spent.values())[1:]) <= STEP_S + HEAVY_S

@@ -7,9 +7,6 @@ from lanewise.engine.block_pool import Key, first_key, next_key
 from lanewise.engine.request import GenerationRequest
 from lanewise.runtime import BLOCK_TOKENS, Sampled
 
-# What a grammar is expected to take for a text's first token: more than ordinary ones do.
-FIRST_TOKEN_S = 0.001
-
 
 class State(Enum):
     """Where a sequence is in its life."""
@@ -57,7 +54,7 @@ class Sequence:
     # Where layers keep a state, guesses that came true in its last step: the next one is told.
     n_accepted: int = field(init=False, default=0)
     is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
-    grammar_s: float = field(init=False, default=0.0)  # that its grammar will take for a token
+    grammar_s: float = field(init=False, default=0.0)  # what its grammar took for a token
     n_held: int = field(init=False, default=0)  # steps that it has waited for other grammars
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
@@ -66,8 +63,6 @@ class Sequence:
         self.n_prompt = len(self.tokens)
         self.n_most = self.n_prompt + self.request.params.max_tokens
         self.stop_ids = self.request.params.stop_token_ids
-        if self.request.grammar is not None:
-            self.grammar_s = FIRST_TOKEN_S
         if self.request.params.prompt_logprobs is not None:
             self.n_to_score = self.n_prompt
 
