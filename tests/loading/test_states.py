@@ -80,7 +80,6 @@ def check_same(one: Path, other: Path) -> None:
             "before_gate is True",
         ),
         ("lfm3", {"conv_bias": True}, "conv_bias is True; false (these biases"),
-        ("lfm3", {"rope_parameters": None}, "rope_parameters is None; the angles of"),
         ("lfm3", {"layer_types": ["conv"] * 4}, "5 times 'full_attention' or 'sliding_attention'"),
         ("lfm3", {"layer_types": ["conv"] * 5}, "layers has attention, one must have"),
         ("falcon_h1", {"mamba_d_head": 8}, "mamba_d_head is 8; 96 divided by the number of heads"),

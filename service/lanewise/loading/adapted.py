@@ -27,6 +27,11 @@ ADAPTED = (
     *(Role.STATE_IN, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_BETA, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
 )
+# What can be done about an adapter that changes more than such matrices.
+MERGE = (
+    "what PEFT's merge_and_unload() makes of it and its model is served, as a directory of"
+    " save_pretrained()"
+)
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
 
 
@@ -53,7 +58,7 @@ def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> M
     place = "this model" if layer is None else f"layer {layer}"
     return ModelFileError(
         f"{what} is not supported; accepted for {place} are lora_A and lora_B of what makes"
-        f" {', '.join(names)}"
+        f" {', '.join(names)}; {MERGE}"
     )
 
 

@@ -91,8 +91,9 @@ def is_own(quantization: Fields, family: Family) -> bool:
 def family_of(config: Fields) -> tuple[Family, Fields]:
     """Return the family of a config.json, and the fields that describe its language model."""
     fields = text_fields(config)
-    family = hf_family(fields.text("model_type"), fields.source)
-    return family, Fields(fields.values, fields.source, config_fields(family.name))
+    model_type = fields.text("model_type")
+    family = hf_family(model_type, fields.source)
+    return family, Fields(fields.values, fields.source, config_fields(family.name, model_type))
 
 
 def read_program(
@@ -102,7 +103,7 @@ def read_program(
     has_embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][HF] in sources
     sources = with_embedding(sources, HF)
     model = check_program(family.program(ModelFile(fields, sources, HF)), fields.source)
-    refuse_unknown_config(fields, family.name, family.harmless)
+    refuse_unknown_config(fields, family.harmless)
     if not has_embedding:
         return replace(model, tied_embeddings=True), sources
     return settle_head(model, sources)

@@ -237,11 +237,12 @@ def _hf_ropes_of_kinds(
     thetas: Mapping[str, float],
     scaled: int,
 ) -> tuple[tuple[Rope, ...], int]:
-    given = file.raw("rope_parameters")
+    given, scaling = file.raw("rope_parameters"), file.raw("rope_scaling")
+    if given is None and scaling is None:
+        given = file.meanings.get("rope_parameters")
     nested = isinstance(given, Mapping) and all(
         isinstance(given.get(kind), Mapping) for kind in KINDS
     )
-    scaling = file.raw("rope_scaling")
     ropes, context = [], 0
     for number, kind in enumerate(KINDS):
         values: dict[str, Any] = {"max_position_embeddings": file.meant("max_position_embeddings")}

@@ -71,6 +71,8 @@ def program(file: ModelFile) -> ModelConfig:
     n_layers = n_layers_of(file)
     window = window_of(file, always=True)
     windows = windows_of(file, window, by_turns(n_layers, PERIOD))
+    if not file.is_gguf:
+        windows[-1] = None  # whatever a file says, as the reference has it
     whole, windowed = (gguf_attentions if file.is_gguf else hf_attentions)(file, windows)
     attentions = with_shared_keys(
         [

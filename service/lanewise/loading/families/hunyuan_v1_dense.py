@@ -45,6 +45,8 @@ def stretched(file: ModelFile, head_dim: int) -> ModelFile:
     if settings.values.get("rope_type") != "dynamic" or not settings.is_set("alpha"):
         return file
     alpha = settings.number("alpha")
+    if head_dim <= 2:
+        raise file.fail("head_dim", "a number above 2, with an alpha,")
     theta = settings.number("rope_theta", default=10000.0)
     plain = {"rope_type": "default", "rope_theta": theta * alpha ** (head_dim / (head_dim - 2))}
     return file.replacing({"rope_parameters": plain, "rope_scaling": None, "rope_theta": None})

@@ -43,8 +43,6 @@ def program(file: ModelFile) -> ModelConfig:
     """Read config.json."""
     n_layers = n_layers_of(file)
     check_no_bias(file, "conv_bias")
-    if not file.is_set("rope_parameters"):
-        raise file.fail("rope_parameters", f"the angles of {' and '.join(ATTENDING)}")
     default = [
         ATTENDING[n % 4 == 0]
         if n % 2 == 0 and n > 0

@@ -28,10 +28,8 @@ def program(file: ModelFile) -> ModelConfig:
     experts = routed_experts_of(file, "softmax", renormalize=True)
     first = file.integer("first_k_dense_replace", default=0, least=0)
     layers = mixture_of(file, attention, experts, sparse_from(file, first))
-    key = "rope_parameters" if file.is_set("rope_parameters") else "rope_scaling"
-    given = file.raw(key)
-    if isinstance(given, dict):
-        file = file.replacing({key: {k: v for k, v in given.items() if k != PARTIAL}})
+    turning = {key: value for key, value in settings.values.items() if key != PARTIAL}
+    file = file.replacing({"rope_parameters": turning, "rope_scaling": None})
     return model_of(file, "mistral4", layers, own=(BETA,))
 
 
