@@ -57,7 +57,6 @@ OPENCODE = Kind(
     write="write",
     path="filePath",
     content="content",
-    content_first=True,
     wants=frozenset({"registry.npmjs.org"}),  # its plugins' types
     shell="bash",
     command="command",

@@ -62,7 +62,6 @@ class Kind:
     command: str = ""
     commands: bool = False  # it takes a list of them
     with_command: Mapping[str, object] = field(default_factory=dict)  # what else it must have
-    content_first: bool = False  # as its schema has them: calls keep that order
     edits: bool = False  # it has no tools: files stand in its model's texts
     resumes: bool = True  # a session goes on without a terminal
     counts: tuple[str, ...] = ()  # words by which it asks for usage, if it does not always
@@ -77,8 +76,7 @@ class Kind:
         """A call that writes a file."""
         if not self.write:
             return self.runs(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
-        pairs = [(self.path, str(path)), (self.content, content)]
-        return self.write, dict(pairs[::-1] if self.content_first else pairs)
+        return self.write, {self.path: str(path), self.content: content}
 
     def says_file(self, path: Path, content: str, text: str = "") -> dict[str, object]:
         """What a model says that writes a file, and does it."""
