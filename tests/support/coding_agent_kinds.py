@@ -29,7 +29,6 @@ CODEX = Kind(
 )
 CLAUDE = Kind(
     "Claude Code",
-    cached=0.8,  # a fifth of its prompt, of the machine, stands behind the user's first words
     small_context=48000,
     knows_context=True,
     program=(str(FOLDER / "@anthropic-ai" / f"claude-code-linux-{ARCH}" / "claude"),),
