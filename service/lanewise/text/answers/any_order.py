@@ -16,6 +16,7 @@ from lanewise.text.answers.rules import quoted
 from lanewise.text.grammar import JSON_STYLE, GrammarError, rule_of_json
 from lanewise.text.json_schema import COERCED
 
+BETWEEN, COLON = (str(JSON_STYLE[f"{name}_separator"]) for name in ("item", "key"))
 MOST = 5  # properties: there is a rule for each set of those that are written
 MOST_TEXT = 1 << 16  # characters of such rules in one grammar, of which each function has its share
 REFERENCES = ("#/$defs/", "#/definitions/")
@@ -40,7 +41,7 @@ def in_any_order(schema: Mapping[str, Any], n_functions: int) -> str | None:
     shared = {key: schema[key] for key in SHARED if key in schema}
     names = list(form.properties)
     rules = [
-        f"p{i}: {quoted(json.dumps(key, ensure_ascii=False) + JSON_STYLE['key_separator'])}"
+        f"p{i}: {quoted(json.dumps(key, ensure_ascii=False) + COLON)}"
         f" {_value(shared, form.properties[key])}"
         for i, key in enumerate(names)
     ]
@@ -56,7 +57,7 @@ def _value(shared: dict[str, Any], schema: Any) -> str:
 def _after(count: int, needed: int) -> Iterator[str]:
     """What may follow, for each set of properties that have been written; sets are numbers."""
     for written in range(1 << count):
-        comma = f"{quoted(JSON_STYLE['item_separator'])} " if written else ""
+        comma = f"{quoted(BETWEEN)} " if written else ""
         more = [f"{comma}p{i} a{written | 1 << i}" for i in range(count) if not written >> i & 1]
         end = ['""'] if needed & ~written == 0 else []
         yield f"a{written}: {' | '.join([*more, *end])}"
