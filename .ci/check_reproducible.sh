@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 
 same() { # FILE ARCHITECTURE
     python3 -m zipfile --extract dist/lanewise-*_"$2".whl "$work/$2"
-    if ! cmp "$1" "$work/$2/lanewise/runtime/liblanewise.so"; then
+    if ! cmp "$1" "$work/$2/lanewise/native/liblanewise.so"; then
         echo "the library of the wheel for $2 depends on where it is built" >&2
         exit 1
     fi

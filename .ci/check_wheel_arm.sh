@@ -9,7 +9,7 @@ qemu=$(python3 -c 'import sys; sys.path.insert(0, "tests/arm"); import levels; p
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m zipfile --extract "$wheel" "$work"
-library=$work/lanewise/runtime/liblanewise.so
+library=$work/lanewise/native/liblanewise.so
 for program in test_cpu test_sessions; do
     aarch64-linux-gnu-gcc -O1 -o "$work/$program" -I native/include -I native/src -I native/bench \
         "tests/native/$program.c" "$library" -Wl,-rpath,"${library%/*}" -lm -pthread

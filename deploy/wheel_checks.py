@@ -21,12 +21,12 @@ from deploy.lock import ARCHITECTURES
 from deploy.sbom import version_of
 from deploy.wheel import ROOT, platform_tag
 
-LIBRARY = "lanewise/runtime/liblanewise.so"
+LIBRARY = "lanewise/native/liblanewise.so"
 # What must and what must not be beside the code: the page, the model that is bundled, the library's
 # declarations; how that model was made.
 CONTAINED = (
     LIBRARY,
-    "lanewise/runtime/include/lanewise.h",
+    "lanewise/native/include/lanewise.h",
     "lanewise/demo/",
     "lanewise/api/endpoints/page/",
     "lanewise/guide/",

@@ -61,7 +61,7 @@ def pytest_make_collect_report(collector):
 @pytest.fixture(scope="session")
 def library() -> None:
     """Skips what needs the native library where it is not built."""
-    from lanewise.runtime.library import LibraryMissingError, native  # clients' Pythons have none
+    from lanewise.native.library import LibraryMissingError, native  # clients' Pythons have none
 
     try:
         native()

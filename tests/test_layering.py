@@ -23,14 +23,25 @@ PYTHON = {
     "topology": {"host"},
     "demo": set(),
     "guide": set(),
-    "loading": {"told"},
+    "native": set(),
+    "loading": {"native", "told"},
     "text": {"loading", "told"},
     "sandbox": {"text"},
-    "runtime": {"loading", "host", "topology"},
+    "runtime": {"native", "loading", "host", "topology"},
     "engine": {"runtime"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
     "api": {"engine", "text", "sandbox", "settings", "told", "guide"},
-    "commands": {"planning", "runtime", "loading", "text", "settings", "host", "topology", "told"},
+    "commands": {
+        "planning",
+        "runtime",
+        "native",
+        "loading",
+        "text",
+        "settings",
+        "host",
+        "topology",
+        "told",
+    },
     "server": {
         "api",
         "engine",
@@ -68,7 +79,7 @@ PYTHON_EXTRA = {
 }
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
 OUTSIDE = {
-    "cffi": {"runtime"},
+    "cffi": {"native"},
     "fastapi": {"api"},
     "uvicorn": {"api"},
     "tokenizers": {"text", "demo"},
@@ -87,6 +98,8 @@ C_LAYERS = {
     "kv_cache": {"kernels", "base", "lanewise.h"},
     "ops": {"kernels", "kv_cache", "base", "lanewise.h"},
     "model": {"ops", "kernels", "base", "lanewise.h"},
+    "kinds": {"model", "ops", "kernels", "base", "lanewise.h"},
+    "program": {"kinds", "model", "ops", "kernels", "base", "lanewise.h"},
     "graph": {"model", "kv_cache", "ops", "kernels", "base", "lanewise.h"},
     "limits": {"kernels", "base"},
     "quantize": {"base", "lanewise.h"},
@@ -295,7 +308,7 @@ def test_python_knows_one_header():
         for path in python_files()
         if re.search(r"\blanewise\.h\b|\bcdef\(", (PACKAGE / path).read_text())
     }
-    assert named == {"runtime/library.py"}
+    assert named == {"native/library.py"}
 
 
 @pytest.mark.parametrize(

@@ -46,5 +46,5 @@ def test_a_model_is_refused(capsys):
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_family_is_one_file(family):
-    module = import_module(family.from_hf.__module__)
+    module = import_module(family.program.__module__)
     assert module.FAMILY is family

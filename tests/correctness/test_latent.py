@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.native.library import NativeError
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
-from lanewise.runtime.library import NativeError
 from random_checkpoints import VOCAB, checkpoint, random_weights
 from tests.golden.reference import program as definition
 from topics import cases

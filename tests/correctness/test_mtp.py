@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lanewise.loading.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
+from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
-from lanewise.runtime.library import NativeError
 from tests.correctness.test_programs import VOCAB, checkpoint, random_attention, random_weights
 from tests.golden.reference import prediction
 from tests.golden.reference import program as definition

@@ -23,8 +23,8 @@ from lanewise.loading.program import (
     Ssd,
     State,
 )
+from lanewise.native.library import NativeError
 from lanewise.runtime import Batch, Model, Session, usable_levels
-from lanewise.runtime.library import NativeError
 from latent_programs import with_latent_layers
 from random_checkpoints import VOCAB, checkpoint, random_weights
 from tests.golden.reference import program as definition
@@ -102,6 +102,7 @@ def random_experts(rng: np.random.Generator) -> Experts:
     n = groups * int(rng.integers(2, 6))
     groups_used = int(rng.integers(1, groups + 1))
     bias, down_bias = ((False, False), (True, False), (False, True))[int(rng.integers(3))]
+    shared_size = 32 * int(rng.integers(0, 4))
     return Experts(
         n=n,
         n_used=int(rng.integers(1, n // groups * groups_used + 1)),
@@ -118,8 +119,8 @@ def random_experts(rng: np.random.Generator) -> Experts:
         scale=float(rng.choice([1.0, 2.5])),
         bias=bias,
         down_bias=down_bias,
-        shared_size=32 * int(rng.integers(0, 4)),
-        shared_gate=bool(rng.random() < 0.5),
+        shared_size=shared_size,
+        shared_gate=shared_size > 0 and bool(rng.random() < 0.5),
         **random_activation(rng),
     )
 

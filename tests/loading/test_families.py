@@ -244,11 +244,11 @@ def test_dynamic_scaling_is_none_within_the_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("qwen3_moe", {"num_experts_per_tok": 9}, "9 experts are used of 8"),
-        ("qwen3_moe", {"moe_intermediate_size": 24}, "experts of 24; a multiple of 32"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "FFN: n_used is 9, must be 1 to 8"),
+        ("qwen3_moe", {"moe_intermediate_size": 24}, "FFN: size 24, shared_size 0"),
         ("qwen3_moe", {"mlp_only_layers": 3}, "mlp_only_layers is 3; a list of layers"),
         ("qwen3_moe", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-        ("glm4_moe", {"n_group": 3}, "1 of 3 groups of 8 experts"),
+        ("glm4_moe", {"n_group": 3}, "8 experts do not make 3 equal groups"),
         ("olmoe", {"clip_qkv": -1.0}, "clip_qkv is -1.0; a positive finite number"),
         ("olmo", {"clip_qkv": 0}, "clip_qkv is 0; a positive finite number"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']"),

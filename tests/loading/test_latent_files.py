@@ -135,8 +135,8 @@ def test_groups_of_deepseek_v2_are_ranked_by_their_best(tmp_path: Path) -> None:
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob"),
         ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method"),
-        ("deepseek_v2", {"kv_lora_rank": 40}, "latent_rank of latent attention is 40"),
-        ("deepseek_v2", {"v_head_dim": 24}, "value_dim of latent attention is 24"),
+        ("deepseek_v2", {"kv_lora_rank": 40}, "latent_rank is 40, must be a multiple of 32"),
+        ("deepseek_v2", {"v_head_dim": 24}, "value_dim is 24, must be 32 to 1024"),
         ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, "mlp_layer_types"),
     ],
 )

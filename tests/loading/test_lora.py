@@ -9,11 +9,13 @@ from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.families.llama import FAMILY
 from lanewise.loading.json_files import Fields
 from lanewise.loading.lora import open_adapter
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.names import HF
 from lora_files import lora_config, lora_tensors, write_adapter
 from tiny_models import tiny_model
 
 MODEL = tiny_model("llama3")
-CONFIG = FAMILY.from_hf(Fields(MODEL.config, "config.json"), dict(MODEL.tensors))
+CONFIG = FAMILY.program(ModelFile(Fields(MODEL.config, "config.json"), MODEL.tensors, HF))
 RANK = 4
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 

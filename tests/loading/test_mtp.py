@@ -52,17 +52,16 @@ def test_a_stored_program_has_its_head(name: str, tmp_path: Path) -> None:
         stored = program_as_json(opened.config)
         assert read_program(Fields(stored, "m")) == opened.config
     *layers, head = stored["layers"]
-    faults = {
-        "not the last of several": [[head], [head, *layers]],
-        "without attention or FFN": [
-            [*layers, {key: value for key, value in head.items() if key != "attention"}],
-            [*layers, {"attention": head["attention"], "mtp": True}],
-        ],
-    }
-    for message, programs in faults.items():
-        for program in programs:
-            with pytest.raises(ModelFileError, match=f"mtp of a layer .*{message}"):
-                read_program(Fields({**stored, "layers": program}, "m"))
+    attentive = {"attention": head["attention"], "mtp": True}
+    feeding = {key: value for key, value in head.items() if key != "attention"}
+    for program, says in (
+        ([head], "must be 0 to 0"),
+        ([head, *layers], "must be 0 to 0"),
+        ([*layers, feeding], "must be 0 but with attention to all tokens"),
+        ([*layers, attentive], "must be 0 but with an FFN"),
+    ):
+        with pytest.raises(ModelFileError, match=f"layer .: mtp is 1, {says}"):
+            read_program(Fields({**stored, "layers": program}, "m"))
 
 
 @pytest.mark.parametrize("name", CASE_NAMES)

@@ -18,7 +18,7 @@ from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import family_model, write_case, write_model
 from goldens import check_goldens
-from lanewise.loading import harmless, reference
+from lanewise.loading import harmless, hf_checkpoint, reference
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.families.table import FAMILIES, OTHER_NAMES
 from lanewise.loading.formats import TensorType
@@ -98,7 +98,7 @@ def test_what_is_taken_out_of_the_table_is_refused_no_more(
     assert "is_causal is False" in error_of(folder)
     short = dict(reference.config_fields("llama"))
     del short["is_causal"]
-    monkeypatch.setattr(reference, "config_fields", lambda _: short)
+    monkeypatch.setattr(hf_checkpoint, "config_fields", lambda *_: short)
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.config.n_layers == 2
 
@@ -173,7 +173,7 @@ def test_a_field_that_is_left_out_means_what_it_means_to_the_reference(
 ) -> None:
     folder = write_case(name, tmp_path / "hf")
     config = json.loads((folder / "config.json").read_text())
-    meanings = reference.config_fields(family_of(Fields(config, "config.json"))[0].name)
+    meanings = family_of(Fields(config, "config.json"))[1].meanings
     file = SafetensorsFile(folder / "model.safetensors")
     sources = text_tensors(read_sources([file]), "m")
     for key in config.keys() & meanings.keys():

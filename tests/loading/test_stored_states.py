@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from family_models import write_case
-from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.opening import open_checkpoint
 from lanewise.loading.program import Experts, ModelConfig
 from lanewise.loading.stored_program import program_as_json, read_program
@@ -31,7 +31,10 @@ def test_stored_programs_with_states(tmp_path: Path) -> None:
     for changes, message in (
         ({"ssd": stored["layers"][0]["ssd"] | {"other": 1}}, "other: missing or unknown"),
         ({"ssd": stored["layers"][0]["ssd"], "short_conv": {"taps": 3}}, "one of each of"),
-        ({"ssd": stored["layers"][0]["ssd"] | {"taps": 1}}, "convolutions see 1 tokens"),
+        (
+            {"ssd": stored["layers"][0]["ssd"] | {"taps": 1}},
+            "layer 0 state: taps is 1, must be 2 to 8",
+        ),
     ):
         layers = [changes, *stored["layers"][1:]]
         with pytest.raises(ModelFileError, match=message):
@@ -45,15 +48,19 @@ def test_stored_experts_without_a_gate(tmp_path: Path) -> None:
     assert read_program(Fields(stored, "m")) == config
     experts = stored["layers"][1]["experts"]
     assert (experts["gated"], experts["activation"]) == (False, "relu_squared")
-    for gated, says in ((True, "relu_squared, clamped is"), (False, "relu_squared is")):
-        changed = {"experts": experts | {"gated": gated, "activation": "square"}}
+    for activation, says in (
+        ("square", "activation is 'square'; one of silu, clamped, gelu, .* is needed"),
+        ("clamped", "layer 1 FFN: activation is 1, which needs a gate"),
+    ):
+        changed = {"experts": experts | {"activation": activation}}
         layers = [stored["layers"][0], changed, *stored["layers"][2:]]
-        with pytest.raises(ModelFileError, match=f"'square'; one of silu, .*{says} needed"):
+        with pytest.raises(ModelFileError, match=says):
             read_program(Fields(stored | {"layers": layers}, "m"))
     roles = layer_shapes(config, 1)
     assert not any("GATE" in role.name for role in roles)
-    gated_too = replace(config, layers=(replace(config.layers[1], ffn=gated_like(config)),))
-    assert {role.name for role in set(layer_shapes(gated_too, 0)) - set(roles)} == {
+    first, one, *rest = config.layers
+    gated_too = replace(config, layers=(first, replace(one, ffn=gated_like(config)), *rest))
+    assert {role.name for role in set(layer_shapes(gated_too, 1)) - set(roles)} == {
         "EXPERTS_GATE",
         "SHARED_GATE",
     }

@@ -178,7 +178,7 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
     } else if (v->layers == SINKS_AND_EXPERTS) {
         c.bias = c.router_bias = 1;
         c.router = LW_ROUTER_TOP_SOFTMAX;
-        c.activation = LW_CLAMPED_SWIGLU;
+        c.activation = LW_CLAMPED;
         c.limit = 0.5f;
         c.alpha = 1.702f;
     } else if (layer == 0) {

@@ -71,7 +71,7 @@ static void test_latent_layers(void) {
     SPOILT(a->qkv_bias = 1, "layer 1: latent_rank is 96, with which qkv_bias, qk_norm");
     SPOILT(a->qk_norm = LW_QK_NORM_HEAD, "layer 1: latent_rank is 96, with which");
     SPOILT(a->output_gate = 1, "layer 1: latent_rank is 96, with which");
-    SPOILT(a->alibi = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->alibi = 1, "layer 1: alibi is 1 and score_scale");
     SPOILT(a->values_are_keys = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->qkv_clip = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->value_norm = 1, "layer 1: latent_rank is 96, with which");
@@ -159,7 +159,7 @@ static void test_layers(void) {
            "layer 1: mtp is 1, must be 0 but with an FFN");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
-    SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED_SWIGLU, f->limit = f->alpha = 1),
+    SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED, f->limit = f->alpha = 1),
            "layer 1: per_layer_size is 8, it must have an FFN");
     SPOILT(c->output_bias = 2, "output_bias is 2");
     SPOILT(c->n_positions = 5, "n_positions is 5, must be 0 or context_length (128)");
@@ -170,13 +170,13 @@ static void test_layers(void) {
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
     SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
-    SPOILT(f->activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: limit is 0");
+    SPOILT(f->activation = LW_CLAMPED, "layer 1 FFN: limit is 0");
     SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
     SPOILT((f = &good.layers[0].ffn)->activation = LW_XIELU, "layer 0 FFN: limit is 0");
     SPOILT((f->activation = LW_XIELU, f->limit = 1), "layer 0 FFN: alpha is 0");
     f = &good.layers[1].ffn;
     SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
-    SPOILT((f->ungated = 1, f->activation = LW_CLAMPED_SWIGLU), "layer 1 FFN: activation is 1, which needs a gate");
+    SPOILT((f->ungated = 1, f->activation = LW_CLAMPED), "layer 1 FFN: activation is 1, which needs a gate");
     SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
     SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");
     SPOILT(f->n_experts = 9, "9 experts do not make 4 equal groups");

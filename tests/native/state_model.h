@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "model/model.h"
+#include "program/slots.h"
 #include "small_model.h"
 
 enum { N_LAYERS = 4 };

@@ -102,6 +102,15 @@ static void test_configs(void) {
     uniform_config config = small_config();
     lw_model* model = untouched;
     ARGUMENT(lw_model_create(NULL, NULL, 1, &model), "must not be NULL");
+    const lw_model_config none = {0};
+    uint32_t n_tensors = 77;
+    ARGUMENT(lw_program_check(NULL), "config must not be NULL");
+    ARGUMENT(lw_program_check(&none), "n_layers is 0, must be 1 to 1000");
+    ARGUMENT(lw_program_tensors(NULL, NULL, 0, &n_tensors), "config must not be NULL");
+    ARGUMENT(lw_program_tensors(&none, NULL, 0, &n_tensors), "n_layers is 0, must be 1 to 1000");
+    ARGUMENT(lw_program_tensors(&none, NULL, 0, NULL), "out and n must not be NULL");
+    ARGUMENT(lw_program_tensors(&none, NULL, 1, &n_tensors), "out and n must not be NULL");
+    expect(n_tensors == 77, "a refused call writes no count");
     ARGUMENT(uniform_create(&config, NULL, 1, NULL), "must not be NULL");
     ARGUMENT(uniform_create(&config, "z80", 1, &model), "isa 'z80' is unknown");
     ARGUMENT(uniform_create(&config, NULL, 0, &model), "0 threads");

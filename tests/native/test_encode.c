@@ -236,14 +236,14 @@ static void test_configs(void) {
     SPOILT(c.layers[1].result_norms = 2, "result_norms is 2");
     SPOILT(c.layers[1].result_norms = 1, "result_norms is 1, must be 0 with experts");
     SPOILT(c.layers[1].ffn.activation = LW_TANH, "layer 1 FFN: activation is 5");
-    SPOILT(c.layers[1].ffn.activation = LW_CLAMPED_SWIGLU, "layer 1 FFN: activation is 1, which needs a gate");
+    SPOILT(c.layers[1].ffn.activation = LW_CLAMPED, "layer 1 FFN: activation is 1, which needs a gate");
 #undef SPOILT
     lw_dense_config odd = {0, 0, LW_TANH, 0};
     set_config(&variants[0], &c);
     c.model.n_dense = 1;
     c.model.dense = &odd;
     ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: outputs is 0");
-    odd = (lw_dense_config){1, 0, LW_CLAMPED_SWIGLU, 0};
+    odd = (lw_dense_config){1, 0, LW_CLAMPED, 0};
     ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: activation needs a gate");
 }
 

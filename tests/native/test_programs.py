@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lanewise.runtime.library import definitions
+from lanewise.native.library import definitions
 from native_build import ROOT, check
 from topics import THOROUGH
 

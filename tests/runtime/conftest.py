@@ -10,7 +10,8 @@ import pytest
 from lanewise.loading.checkpoint import Role, Tensor
 from lanewise.loading.formats import TensorType
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
-from lanewise.runtime import cpu, guards, library, model, native_session, tuning
+from lanewise.native import library
+from lanewise.runtime import cpu, guards, model, native_session, tuning
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 

@@ -10,8 +10,8 @@ from gguf_values import split_gguf
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.mapped_file import MappedFile, mappings
 from lanewise.loading.opening import open_checkpoint
+from lanewise.native.library import native
 from lanewise.runtime import Model, guards
-from lanewise.runtime.library import native
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 

@@ -9,7 +9,7 @@ import pytest
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.formats import TensorType
-from lanewise.runtime import library
+from lanewise.native import library
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"
 CDEF = library.definitions(HEADER)

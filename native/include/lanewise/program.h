@@ -200,10 +200,10 @@ typedef enum lw_ffn_kind {
 } lw_ffn_kind;
 
 typedef enum lw_activation {
-    LW_SILU = 0,            // g * sigmoid(g); times u where the kind is gated, here and below
-    LW_CLAMPED_SWIGLU = 1,  // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1); of gated kinds only
-    LW_GELU = 2,            // g * Phi(g), Phi the normal distribution's
-    LW_GELU_TANH = 3,       // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
+    LW_SILU = 0,       // g * sigmoid(g); times u where the kind is gated, here and below
+    LW_CLAMPED = 1,    // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1); of gated kinds only
+    LW_GELU = 2,       // g * Phi(g), Phi the normal distribution's
+    LW_GELU_TANH = 3,  // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
     LW_RELU = 4,
     LW_TANH = 5,          // of dense heads only
     LW_IDENTITY = 6,      // likewise
@@ -228,7 +228,7 @@ typedef struct lw_ffn_config {
     uint32_t bias;       // 1: gate, up and down have biases, those of experts too
     uint32_t down_bias;  // 1: down has one, whatever bias says; of experts without biases it is added to their sum
     lw_activation activation;
-    float limit, alpha;  // of LW_CLAMPED_SWIGLU, both above 0, and of LW_XIELU
+    float limit, alpha;  // of LW_CLAMPED, both above 0, and of LW_XIELU
     // Of LW_FFN_EXPERTS, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // for each token, at most 64
@@ -330,3 +330,21 @@ typedef struct lw_model_config {
     uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
 } lw_model_config;
+
+// A tensor that a program has.
+typedef struct lw_program_tensor {
+    lw_role role;
+    uint32_t of_layer;  // 1: each layer may have a tensor of this role
+    uint32_t layer;     // its number; of a dense head's tensor the number of the head, else 0
+    uint32_t rows;      // outputs; 1 of a vector
+    uint32_t cols;      // inputs
+    uint32_t is_vector;
+    uint32_t optional;  // 1: a model may be without it (LW_ATTN_INPUT_ORDER and its like)
+} lw_program_tensor;
+
+// Whether the numbers of a program fit together. LW_ERR_ARGUMENT otherwise: the message names the layer, the field, its value
+// and what would be accepted, behind "model config: ".
+lw_status lw_program_check(const lw_model_config* config);
+// The tensors of a program, in the order in which a step reads them: the first `capacity` of them to `out`, the number of all
+// to `n`. LW_ERR_ARGUMENT as lw_program_check has it.
+lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* out, uint32_t capacity, uint32_t* n);

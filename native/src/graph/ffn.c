@@ -46,7 +46,7 @@ static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, 
     const lw_ffn_config* c = g->config;
     if (g->gate_bias != NULL) lw_add_vector(gate, g->gate_bias + first, n);
     if (g->up_bias != NULL) lw_add_vector(up, g->up_bias + first, n);
-    if (c->activation == LW_CLAMPED_SWIGLU)
+    if (c->activation == LW_CLAMPED)
         g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
     else if (c->activation == LW_XIELU)
         g->w->ops->xielu(gate, gate, g->matrices == 2 ? up : NULL, n, c->limit, c->alpha);

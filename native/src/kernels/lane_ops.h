@@ -134,7 +134,7 @@ typedef struct lw_lane_ops {
     void (*silu_mul)(float* out, const float* gate, const float* up, size_t n);
     // out[i] = x[i] / (1 + exp(-gate[i])); out may be x.
     void (*sigmoid_mul)(float* out, const float* gate, const float* x, size_t n);
-    // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED_SWIGLU and LW_XIELU; out may be x.
+    // out[i] = kind(x[i]) (* up[i] unless NULL), of every kind but LW_CLAMPED and LW_XIELU; out may be x.
     void (*activate)(float* out, const float* x, const float* up, size_t n, lw_activation kind);
     // out[i] = g / (1 + exp(-alpha * g)) * (u + 1), g = gate[i] but at most `limit`, u = up[i] within +-limit
     void (*clamped_swiglu)(float* out, const float* gate, const float* up, size_t n, float limit, float alpha);

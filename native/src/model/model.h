@@ -152,7 +152,16 @@ static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden)
 }
 
 // Tokens that a query sees in the layer where it sees most; 0 = all.
-uint32_t lw_model_window(const lw_model* model);
+static inline uint32_t lw_model_window(const lw_model* model) {
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        if (!lw_has_attention(&model->layers[i])) continue;
+        const uint32_t window = model->layers[i].config.attention.window;
+        if (window == 0) return 0;
+        if (window > widest) widest = window;
+    }
+    return widest;
+}
 
 // The matrix that makes logits: the output, or the embedding when tied.
 static inline const lw_matrix* lw_model_head(const lw_model* model) {
@@ -167,15 +176,12 @@ static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
 lw_status lw_replicate(lw_model* model);
 void lw_free_copies(lw_model* model);
 
-// Whether each layer may have a tensor of a role.
-bool lw_is_of_layers(lw_role role);
-bool lw_is_of_dense(lw_role role);
-// Of how many layers, or dense heads, tensors of a role are; 1 for those of the model.
-uint32_t lw_role_layers(const lw_model* model, lw_role role);
 // Outputs of the model's dense heads before number `index`: the inputs of that one, or of all of them the results.
-uint32_t lw_dense_inputs(const lw_model* model, uint32_t index);
+static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
+    return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
+}
 
-// A tensor's destination, one row of the table in roles.c.
+// A tensor of a model: its destination and the shape that it must have.
 typedef struct lw_slot {
     const char* name;
     lw_matrix* matrix;  // or
@@ -183,8 +189,6 @@ typedef struct lw_slot {
     uint32_t rows, cols;  // the shape it must have; vectors have one row
     bool wanted;          // this model has such a tensor
 } lw_slot;
-
-lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t layer);
 
 // Packs `tensor` into `out` as `target` for `level`, with the threads of `pool` and memory of `arena`. Errors name `name`.
 lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.families.gguf import ROPE_FACTORS
+from lanewise.loading.families.gguf_rope import ROPE_FACTORS
 from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf_writer import (
     CANNOT,

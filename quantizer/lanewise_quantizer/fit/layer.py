@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.names import ORDERS, is_vector
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Plain, ShortConv
 from lanewise_quantizer.fit.recurrence import KEPT
 

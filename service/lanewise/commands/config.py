@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lanewise import host
+from lanewise.native.library import LibraryMissingError
 from lanewise.runtime import best_isa
-from lanewise.runtime.library import LibraryMissingError
 from lanewise.settings import ConfigSettings, Settings, grouped, shown_value, variables_of_others
 
 DEFAULT = "default"

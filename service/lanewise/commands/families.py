@@ -47,5 +47,5 @@ def run(settings: FamiliesSettings, sources: Mapping[str, str]) -> None:
 
 def row_of(family: Family) -> Row:
     """The family's names, and the first line of the file that it is in."""
-    about = sys.modules[family.from_hf.__module__].__doc__ or ""
+    about = sys.modules[family.program.__module__].__doc__ or ""
     return Row(family.name, family.gguf, about.partition("\n")[0].strip())

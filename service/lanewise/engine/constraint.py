@@ -25,6 +25,8 @@ MAX_DEBT_S = 0.25  # of all texts of a grammar
 # Of rules that can be read in many ways the cost grows with the text, slowly and then at once: what
 # is many times a text's first tokens' is too much before it is that much.
 FIRST, GROWTH, LEAST_S = 32, 4, 0.001
+# How much of what a text's token took is still expected of the next one: heavy ones come in rows.
+KEPT = 0.8
 # What one look at the clock may count: a guest takes the time that its host stopped it for as
 # processor time, and no grammar is condemned for that. One that is heavy is so again and again.
 MAX_LOOK_S = 0.03
@@ -75,6 +77,7 @@ class Constraint:
         self.may_stop = True  # whether the next draw may end an answer that could go on
         self._failure: ConstraintError | None = None  # of the last mask
         self._n_weighed, self._first_s = 0, 0.0  # of the first tokens
+        self._spent_s = 0.0  # since the token before the last one
         self._numbers = grammar.numbers
         self._end = b"" if self._numbers is None else self._numbers.start  # of the text so far
 
@@ -104,6 +107,8 @@ class Constraint:
         """
         if self._failure is not None:
             raise self._failure
+        sequence.grammar_s = max(self._spent_s, KEPT * sequence.grammar_s)
+        self._spent_s = 0.0
         forced, self.unsent = self.unsent, []
         reason = sequence.finish_reason(drawn)
         after: list[int] = []
@@ -216,6 +221,7 @@ class Constraint:
         grammar = self._grammar
         if grammar.debt_s <= MAX_DEBT_S:  # else it stays what it is
             took = min(time.thread_time() - began, MAX_LOOK_S)
+            self._spent_s += took
             each = TOKEN_S
             if self._n_weighed < FIRST:
                 self._n_weighed += n_tokens

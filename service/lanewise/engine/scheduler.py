@@ -1,10 +1,12 @@
 """Decides how many tokens of each sequence the next step runs; knows integers and no text."""
 
 from bisect import insort_right
+from collections.abc import Collection
 from collections.abc import Sequence as Items
 
 from lanewise.engine.block_pool import BlockPool
 from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.held_blocks import HeldBlocks
 from lanewise.engine.pacing import Pacer, Work
 from lanewise.engine.prefix import Prefix, no_prefix
@@ -23,13 +25,13 @@ MAX_PASSED = 64  # waiting sequences that one step looks past, so that its time 
 class Scheduler:
     """Shares each step's tokens, rows of logits and KV blocks among sequences.
 
-    Decodes are in every step. What is left, or what a pacer says that they can spare, goes to one
-    prompt after the other: the most important first, then by what clients have got, then those that
-    are done soonest (``Shares``). When blocks run out the least important sequence, of equals the
-    one admitted last, gives up its own and comes back first of its client, to be computed again;
-    the first is never disturbed and, as the pool holds at least what one longest sequence needs,
-    always ends. Whoever holds more than one place, or more blocks, gives up some for who waits
-    with less (``who_gives_way``).
+    Decodes are in every step, but for some whose grammars take long (``grammar_time``). What is
+    left, or what a pacer says that they can spare, goes to one prompt after the other: the most
+    important first, then by what clients have got, then those that are done soonest (``Shares``).
+    When blocks run out the least important sequence, of equals the one admitted last, gives up its
+    own and comes back first of its client, to be computed again; the first is never disturbed and,
+    as the pool holds at least what one longest sequence needs, always ends. Whoever holds more than
+    one place, or more blocks, gives up some for who waits with less (``who_gives_way``).
 
     A guess that failed was never counted as computed, so what comes in its place finds all that it
     sees. A sequence whose next block a running one is about to compute lets others pass until that
@@ -93,11 +95,12 @@ class Scheduler:
             return self._step_of(suspect, preempted)
         admitted, gave_way = ([], []) if preempted else self._admit_by_right()
         prompts: list[Sequence] = []
+        held = self._held_back()
         for sequence in self.running:
-            if sequence.is_decoding:
-                budget.spend_on(sequence)
-            else:
+            if not sequence.is_decoding:
                 prompts.append(sequence)
+            elif sequence not in held:
+                budget.spend_on(sequence)
         prompts.sort(key=self._shares.rank)
         budget.n_decodes = len(budget.turns)
         if self._pacer is not None and (prompts or self.waiting):
@@ -113,6 +116,20 @@ class Scheduler:
             admitted += self._admit(budget)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+
+    def _held_back(self) -> Collection[Sequence]:
+        """Which of those that draw have grammars that would take the others' time."""
+        constrained = [one for one in self.running if one.grammar_s and one.is_decoding]
+        if total_s(constrained) <= STEP_S:
+            return ()
+        within_s = STEP_S
+        if self._pacer is not None:
+            work = Work()
+            for one in self.running:
+                if one.is_decoding:
+                    work.add(one.uncached_len, one.n_cached, self._windows.widest)
+            within_s = max(within_s, self._pacer.cost.seconds(work))
+        return held_back(constrained, within_s)
 
     def _pace(self, budget: Budget, sequence: Sequence) -> None:
         """Leave to a prompt behind others what its own tokens cost: each attends to all before."""

@@ -54,6 +54,8 @@ class Sequence:
     # Where layers keep a state, guesses that came true in its last step: the next one is told.
     n_accepted: int = field(init=False, default=0)
     is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
+    grammar_s: float = field(init=False, default=0.0)  # what its grammar took for a token
+    n_held: int = field(init=False, default=0)  # steps that it has waited for other grammars
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
     def __post_init__(self) -> None:

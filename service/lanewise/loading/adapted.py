@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanewise.loading.binding import layer_shapes
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.table import family_named
 from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.program import GatedDelta, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.sources import SourceTensor
@@ -26,6 +26,11 @@ ADAPTED = (
     *(*QUERIES_KEYS_VALUES, Role.ATTN_GATE, Role.ATTN_OUTPUT),
     *(Role.STATE_IN, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_BETA, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
+)
+# What can be done about an adapter that changes more than such matrices.
+MERGE = (
+    "what PEFT's merge_and_unload() makes of it and its model is served, as a directory of"
+    " save_pretrained()"
 )
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
 
@@ -53,7 +58,7 @@ def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> M
     place = "this model" if layer is None else f"layer {layer}"
     return ModelFileError(
         f"{what} is not supported; accepted for {place} are lora_A and lora_B of what makes"
-        f" {', '.join(names)}"
+        f" {', '.join(names)}; {MERGE}"
     )
 
 
@@ -68,9 +73,11 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
     text = text_tensors(own.out, b.where)
     if not text:  # of what sees or hears
         raise not_supported(b.where, config)
-    named = family.lora_values(family.hf_tensors(text, config), config)
+    named = Rearranged(text)
+    family.hf_tensors(named, config)
+    family.lora_values(named, config)
     found = 0
-    for name, tensor in named.items():
+    for name, tensor in named.out.items():
         role, layer = _role_of(name, config)
         if role is not None and is_vector(role):
             continue  # ones, which the family has in the place of what its files lack

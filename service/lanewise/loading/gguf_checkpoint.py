@@ -8,17 +8,22 @@ from typing import TypeVar
 
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
-from lanewise.loading.checks import check_program
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling
-from lanewise.loading.families.gguf import ROPE_TENSORS, with_heads_apart
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.gguf_rope import ROPE_TENSORS
+from lanewise.loading.families.naming import take_heads_apart
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
 from lanewise.loading.heads import with_embedding, with_pooling
 from lanewise.loading.json_files import Fields
 from lanewise.loading.mapped_file import close_all
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import GGUF
+from lanewise.loading.native_program import check_program
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import SourceTensor
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
@@ -45,11 +50,7 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         arch = fields.text("general.architecture")
         family = gguf_family(arch, str(path))
         sources = with_embedding(read_sources(files), GGUF)
-        assert family.from_gguf is not None
-        config = check_program(family.from_gguf(fields, sources), str(path))
-        if config.pooling is None:
-            pooling, sources = gguf_text_pooling(fields, sources)
-            config, sources = with_pooling(config, sources, pooling, GGUF)
+        config, sources = read_program(family, fields, sources)
         if mtp:
             config, sources = with_mtp(family, config, sources, GGUF, str(path))
         elif mtp is None and config.pooling is None:
@@ -57,8 +58,10 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)
-        named = family.gguf_tensors(with_heads_apart(sources, config), config)
-        tensors = bind_tensors(config, named, GGUF, family.gguf_interleaved_rope, str(path))
+        named = Rearranged(sources, GGUF)
+        take_heads_apart(named, config)
+        family.gguf_tensors(named, config)
+        tensors = bind_tensors(config, named.out, GGUF, family.gguf_interleaved_rope, str(path))
     except BaseException:
         close_all(files)
         raise
@@ -74,8 +77,20 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
     )
 
 
+def read_program(
+    family: Family, fields: Fields, sources: dict[str, SourceTensor]
+) -> tuple[ModelConfig, dict[str, SourceTensor]]:
+    """Return the program that metadata and tensors describe, and the tensors it needs."""
+    file = ModelFile(fields, sources, GGUF)
+    config = check_program(family.program(file), fields.source)
+    if config.pooling is not None:
+        return config, sources
+    pooling, sources = gguf_text_pooling(file, sources)
+    return with_pooling(config, sources, pooling, GGUF)
+
+
 def open_parts(path: Path) -> list[GgufFile]:
-    """Open a file, and those beside it if it is one of several; the first has the metadata."""
+    """Open a file, and its other parts if it is one of several; the first has the metadata."""
     files = [GgufFile(path)]
     try:
         fields = Fields(files[0].metadata, str(path))

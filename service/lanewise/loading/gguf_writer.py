@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.loading.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.families.gguf import ROPE_FACTORS
+from lanewise.loading.families.gguf_rope import ROPE_FACTORS
 from lanewise.loading.families.table import family_named
 from lanewise.loading.gguf import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, GgufFile
 from lanewise.loading.plain import plain_layers

@@ -46,12 +46,12 @@ GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def refuse_unknown_config(fields: Fields, model_type: str, harmless: Collection[str]) -> None:
+def refuse_unknown_config(fields: Fields, harmless: Collection[str]) -> None:
     """Raise ModelFileError for a field of a config.json that matters and that nobody read.
 
     ``harmless`` are those that its family's reference reads and no answer depends on.
     """
-    meanings = reference.config_fields(model_type)
+    meanings = fields.meanings
 
     def is_odd(key: str, value: Any) -> bool:
         known = key in HF_HARMLESS or key in harmless or HF_PATTERNS.fullmatch(key)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from lanewise.loading.binding import bind_tensors
 from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.loading.checks import check_program
-from lanewise.loading.families.common import hf_n_layers
+from lanewise.loading.families.common import n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.harmless import refuse_unknown_config
@@ -16,11 +15,14 @@ from lanewise.loading.heads import SCORES, settle_head, take_scores, with_embedd
 from lanewise.loading.json_files import Fields
 from lanewise.loading.judges import is_judge
 from lanewise.loading.mapped_file import close_all
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.mtp import with_mtp, with_mtp_if_there
 from lanewise.loading.names import HF, TENSOR_NAMES
+from lanewise.loading.native_program import check_program
 from lanewise.loading.program import ModelConfig, Pooling
 from lanewise.loading.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized_sources import made_plain
+from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.reference import config_fields
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.text_part import text_fields, text_tensors
@@ -47,7 +49,7 @@ def open_hugging_face(
         if quantization is not None and not is_own(quantization, family):
             found = read_quantization(quantization)
             if found is not None:
-                sources = made_plain(sources, found, hf_n_layers(fields, sources))
+                sources = made_plain(sources, found, n_layers_of(ModelFile(fields, sources, HF)))
         model, sources = read_program(family, fields, sources)
         if mtp:
             model, sources = with_mtp(family, model, sources, HF, str(path))
@@ -57,9 +59,12 @@ def open_hugging_face(
         if model.pooling is None and _scores(config):
             model, sources, scores = take_scores(model, sources, str(path))
         model, sources = with_pooling(model, sources, pooling, HF)
-        named = family.hf_values(fields, family.hf_tensors(sources, model), model)
-        named = {**named, **scores}
-        tensors = bind_tensors(model, named, HF, family.hf_interleaved_rope, str(path))
+        named = Rearranged(sources, HF)
+        family.hf_tensors(named, model)
+        family.hf_values(fields, named, model)
+        tensors = bind_tensors(
+            model, {**named.out, **scores}, HF, family.hf_interleaved_rope, str(path)
+        )
     except BaseException:
         close_all(files)
         raise
@@ -86,8 +91,9 @@ def is_own(quantization: Fields, family: Family) -> bool:
 def family_of(config: Fields) -> tuple[Family, Fields]:
     """Return the family of a config.json, and the fields that describe its language model."""
     fields = text_fields(config)
-    family = hf_family(fields.text("model_type"), fields.source)
-    return family, Fields(fields.values, fields.source, config_fields(family.name))
+    model_type = fields.text("model_type")
+    family = hf_family(model_type, fields.source)
+    return family, Fields(fields.values, fields.source, config_fields(family.name, model_type))
 
 
 def read_program(
@@ -96,8 +102,8 @@ def read_program(
     """Return the program that a config and its tensors describe, and the tensors it needs."""
     has_embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][HF] in sources
     sources = with_embedding(sources, HF)
-    model = check_program(family.from_hf(fields, sources), fields.source)
-    refuse_unknown_config(fields, family.name, family.harmless)
+    model = check_program(family.program(ModelFile(fields, sources, HF)), fields.source)
+    refuse_unknown_config(fields, family.harmless)
     if not has_embedding:
         return replace(model, tied_embeddings=True), sources
     return settle_head(model, sources)

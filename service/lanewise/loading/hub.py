@@ -47,7 +47,7 @@ NEEDED = [
     "generation_config.json",
     "tokenizer*",
     "special_tokens_map.json",
-    *("vocab.json", "merges.txt", "added_tokens.json"),  # instead of tokenizer.json
+    *("vocab.json", "merges.txt", "added_tokens.json", "tekken.json"),  # or tokenizer.json
     *("quantize_config.json", "quant_config.json"),  # of GPTQ and AWQ, besides config.json
     *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
     "[0-9]_*/config.json",  # modules of sentence-transformers

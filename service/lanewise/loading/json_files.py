@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.mapped_file import lfs_hint
@@ -66,39 +67,45 @@ class Fields:
         self.meanings = meanings or {}
         self._read: set[str] = set()
 
-    def replacing(self, values: Mapping[str, Any]) -> Fields:
+    def key_of(self, name: str) -> str:
+        """Return the key that a field has in this file; here each has its name."""
+        return name
+
+    def replacing(self, values: Mapping[str, Any]) -> Self:
         """Return the fields with some other values; what is read of one is read of both."""
-        other = Fields({**self.values, **values}, self.source, self.meanings)
-        other._read = self._read
+        other = copy(self)
+        other.values = {**self.values, **{self.key_of(name): values[name] for name in values}}
         return other
 
-    def raw(self, key: str) -> Any:
+    def raw(self, name: str) -> Any:
         """Return a value as it is; None if it is missing."""
+        key = self.key_of(name)
         self._read.add(key)
         return self.values.get(key)
 
-    def meant(self, key: str) -> Any:
+    def meant(self, name: str) -> Any:
         """Return a value, or what is meant where the file leaves it out; null stays None."""
-        value = self.raw(key)
-        return self.meanings.get(key) if key not in self.values else value
+        key, value = self.key_of(name), self.raw(name)
+        return value if key in self.values else self.meanings.get(key)
 
-    def ignore(self, *keys: str) -> None:
+    def ignore(self, *names: str) -> None:
         """Count fields as read whose values do not matter, or are known by other means."""
-        self._read.update(keys)
+        self._read.update(map(self.key_of, names))
 
     def unread(self) -> list[str]:
-        """Return the fields that nobody has read; null says nothing."""
+        """Return the keys of the fields that were not read; null says nothing."""
         return [
             key for key, value in self.values.items() if key not in self._read and value is not None
         ]
 
     def refuse_unread(self) -> None:
-        """Refuse what nobody has read: left out it might change the answers."""
+        """Refuse a field that was not read: left out it might change the answers."""
         for key in self.unread():
             raise self.fail(key, "a field that is known here")
 
-    def fail(self, key: str, wanted: str) -> ModelFileError:
+    def fail(self, name: str, wanted: str) -> ModelFileError:
         """Return the error for a field; ``wanted`` says what would be accepted."""
+        key = self.key_of(name)
         if key not in self.values:
             return ModelFileError(f"{self.source}: {key} is missing; {wanted} is needed")
         shown = repr(self.values[key])

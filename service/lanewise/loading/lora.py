@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.loading.adapted import ADAPTED, not_supported, parts_of
-from lanewise.loading.binding import layer_shapes
+from lanewise.loading.adapted import ADAPTED, MERGE, not_supported, parts_of
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families.family import as_they_are
 from lanewise.loading.families.table import family_named
 from lanewise.loading.formats import TensorType
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.name_patterns import ACCEPTED, matches, parse_pattern
+from lanewise.loading.native_program import layer_shapes
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rows, to_f32
 from lanewise.loading.safetensors import (
@@ -57,6 +57,11 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("kasa_config", (None, {}), "null (KaSA changes the model itself and is not supported)"),
     ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
 )
+# Of these, what PEFT merges into the model's own tensors.
+MERGED = {
+    *("bias", "use_dora", "lora_bias", "modules_to_save", "trainable_token_indices"),
+    *("target_parameters", "use_bdlora"),
+}
 CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to initialize
 # What only training reads of an adapter: those of VeLoRA and MonteCLoRA answer as any other.
 OF_TRAINING = re.compile(r".*\.lora_(velora_embed|monteclora_sampler)(\..*)?")
@@ -185,7 +190,8 @@ def _check_plain(settings: Fields) -> None:
     for key, accepted, wanted in PLAIN:
         value = settings.values.get(key)
         if not any(value is one or value == one for one in accepted):
-            raise settings.fail(key, wanted)
+            error = settings.fail(key, wanted)
+            raise ModelFileError(f"{error}; {MERGE}") if key in MERGED else error
     start = settings.values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(CHANGES_THE_BASE):
         raise settings.fail(

@@ -1,6 +1,6 @@
 """The head with which some models predict further tokens (multi-token prediction), if asked for.
 
-Files have it as one more layer behind the others, which most who read them leave out: a projection
+Files have it as one more layer behind the others, which most readers leave out: a projection
 of two norms in front of a layer like the model's last one with attention, and a norm behind it. It
 shares embedding and output matrix with the model.
 """
@@ -84,7 +84,7 @@ def without_mtp(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sou
     """Return program and tensors, of a file of ours that has the head, without it."""
     layers = config.layers[:-1]
     tensors = Rearranged(sources)
-    tensors.drop_layers_from("model.layers.", len(layers))
+    tensors.drop_layers_from(len(layers))
     return replace(config, layers=layers), tensors.out
 
 

@@ -1,4 +1,4 @@
-"""What tensors are called in both kinds of file, and which of them are vectors."""
+"""What tensors and fields are called in both kinds of file, and which tensors are vectors."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.EXPERTS_RESULT_NORM: ("post_ffw_norm_2.weight", "mlp.experts.result_norm.weight"),
         Role.ROUTER_SCALES: ("ffn_down_exps.scale", "mlp.gate.scales"),
         Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
-        # The names in GGUF files of Mamba 2; those of other families become these.
+        # The names in GGUF files of Mamba 2; other families' names become these.
         Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
         Role.STATE_IN: ("ssm_in.weight", "state.in_proj.weight"),
         Role.STATE_GATE: ("ssm_gate.weight", "state.gate_proj.weight"),
@@ -111,6 +111,75 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     }.items()
 }
 GGUF, HF = 0, 1  # columns of TENSOR_NAMES
+LAYERS = ("blk.", "model.layers.")  # what is before the number in names of layers' tensors
+
+# A field's name in config.json to its key in GGUF metadata; {arch} is general.architecture.
+# Families whose configs have different names for one thing share its key. GGUF files do not say a
+# field that is not here.
+FIELD_NAMES: Mapping[str, str] = {
+    name: f"{{arch}}.{key}"
+    for name, key in {
+        "hidden_size": "embedding_length",
+        "num_hidden_layers": "block_count",
+        "max_position_embeddings": "context_length",
+        "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+        "layer_norm_eps": "attention.layer_norm_epsilon",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "head_dim": "attention.key_length",
+        "sliding_window": "attention.sliding_window",
+        "attention_multiplier": "attention.scale",
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "clip_qkv": "attention.clamp_kqv",
+        "num_kv_shared_layers": "attention.shared_kv_layers",
+        "kv_lora_rank": "attention.kv_lora_rank",
+        "q_lora_rank": "attention.q_lora_rank",
+        "qk_rope_head_dim": "rope.dimension_count",
+        "intermediate_size": "feed_forward_length",
+        "hidden_activation": "hidden_activation",
+        "use_parallel_residual": "use_parallel_residual",
+        "num_experts": "expert_count",
+        "num_local_experts": "expert_count",
+        "n_routed_experts": "expert_count",
+        "moe_num_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "top_k_experts": "expert_used_count",
+        "moe_k": "expert_used_count",
+        "moe_intermediate_size": "expert_feed_forward_length",
+        "moe_every_n_layers": "moe_every_n_layers",
+        "moe_latent_size": "moe_latent_size",
+        "norm_topk_prob": "expert_weights_norm",
+        "routed_scaling_factor": "expert_weights_scale",
+        "n_group": "expert_group_count",
+        "topk_group": "expert_group_used_count",
+        "ffn_hidden_size": "feed_forward_length",
+        "conv_L_cache": "shortconv.l_cache",
+        "mamba_n_heads": "ssm.time_step_rank",
+        "mamba_n_groups": "ssm.group_count",
+        "mamba_d_state": "ssm.state_size",
+        "mamba_d_conv": "ssm.conv_kernel",
+        "linear_num_value_heads": "ssm.time_step_rank",
+        "linear_num_key_heads": "ssm.group_count",
+        "linear_key_head_dim": "ssm.state_size",
+        "linear_conv_kernel_dim": "ssm.conv_kernel",
+        "embedding_multiplier": "embedding_scale",
+        "residual_multiplier": "residual_scale",
+        "logits_scaling": "logit_scale",
+        "logit_scale": "logit_scale",
+        "final_logit_softcapping": "final_logit_softcapping",
+        "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    }.items()
+}
+# Fields whose 0 in GGUF files means that the file does not say.
+ZERO_SAYS_NOTHING = {
+    *("attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"),
+    *("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
+    *("routed_scaling_factor", "n_group", "topk_group"),
+}
+# Fields that GGUF files may give once for each layer.
+PER_LAYER = {
+    *("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_hidden_size"),
+}
 
 BIASES = (Role.ATTN_Q_BIAS, Role.ATTN_K_BIAS, Role.ATTN_V_BIAS)
 ORDERS = (Role.ATTN_INPUT_ORDER, Role.ATTN_OUTPUT_ORDER, Role.FFN_INPUT_ORDER)  # optional

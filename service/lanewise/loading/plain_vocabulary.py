@@ -17,6 +17,7 @@ from lanewise.loading.directory_text import (
 from lanewise.loading.gguf_text import PREFIX, SAMPLING_KEYS, TokenType, template_keys
 from lanewise.loading.json_files import read_object, read_text
 from lanewise.loading.sentencepiece_model import read_sentencepiece
+from lanewise.loading.tekken import TEKKEN, read_tekken
 
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 PIECES, TOKENS, MERGES, ADDED = "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"
@@ -31,13 +32,15 @@ PRE_TOKENIZERS = {
 def read_plain_vocabulary(
     path: Path, json_files: Files, text_files: Mapping[str, str], vocab_size: int
 ) -> dict[str, Any] | None:
-    """Return metadata made of tokenizer.model, or of vocab.json and merges.txt.
+    """Return metadata made of tekken.json, of tokenizer.model, or of vocab.json and merges.txt.
 
-    ``vocab_size`` is that of the model. None if neither is there. ModelFileError names what is
+    ``vocab_size`` is that of the model. None if none is there. ModelFileError names what is
     wrong with them.
     """
     config = json_files.get(CONFIG, {})
-    if (path / PIECES).is_file():
+    if (path / TEKKEN).is_file():
+        found = read_tekken(path / TEKKEN)
+    elif (path / PIECES).is_file():
         found = read_sentencepiece(path / PIECES)
     elif (path / TOKENS).is_file() and (path / MERGES).is_file():
         found = _byte_level(path, config)

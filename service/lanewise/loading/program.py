@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 
@@ -151,6 +152,11 @@ class Ssd(Recurrence):
 
 
 State = ShortConv | GatedDelta | Ssd
+STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
+    "short_conv": ShortConv,
+    "gated_delta": GatedDelta,
+    "ssd": Ssd,
+}
 
 
 @dataclass(frozen=True)
@@ -211,6 +217,12 @@ class Experts:
     # multiplied by a number of each, last.
     own_norms: bool = False
 
+
+FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
+    "gated": Gated,
+    "plain": Plain,
+    "experts": Experts,
+}
 
 # softmax over all logits, then the largest; the largest logits, then softmax over those; sigmoid.
 ROUTERS = ("softmax", "top_softmax", "sigmoid")

@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.blocks import GROUP, LAYOUTS, q8_rows, weights_of
-from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError
+from lanewise.loading.checkpoint import Converted, LastConverted, ModelFileError, Role
 from lanewise.loading.formats import VECTOR_TYPES, TensorType, row_bytes
+from lanewise.loading.names import HF, LAYERS, TENSOR_NAMES
 from lanewise.loading.sources import Sources, SourceTensor
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.intp]  # numbers of rows
 SLAB_BYTES = 1 << 24  # of rows that are changed at a time
-Select = Callable[[Bytes], Bytes]  # rows [experts, rows, bytes] to those of one part
+Select = Callable[[Bytes], Bytes]  # of rows [experts, rows, bytes], the rows of one part
 
 
 def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
@@ -35,11 +36,21 @@ def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
     To bfloat16 by way of float32, which has 16 more bits.
     """
     if kind != TensorType.BF16:
-        with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+        with np.errstate(over="ignore"):  # infinity, which the loader refuses
             return values.astype("<f2" if kind == TensorType.F16 else "<f4").view(np.uint8)
     bits = values.astype("<f4").view("<u4")
     bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
     return (bits >> np.uint32(16)).astype("<u2").view(np.uint8)
+
+
+def without_prefixes(sources: Sources, prefixes: Sequence[str]) -> dict[str, SourceTensor]:
+    """Return tensors by names without the prefixes that these have in models with a head."""
+    found = {}
+    for name, tensor in sources.items():
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        found[name] = tensor
+    return found
 
 
 class Rearranged:
@@ -47,16 +58,26 @@ class Rearranged:
 
     What the bytes of one tensor are made of others for is made when it is asked for. A method
     leaves out a tensor that is not there, whose usual name is then the one that is missing.
+    ``column`` is the kind of file, HF or GGUF, which has usual names of its own.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, column: int = HF) -> None:
         self.out: dict[str, SourceTensor] = dict(sources)
+        self.column = column
         self._last = LastConverted()
+
+    def usual(self, role: Role, layer: int = 0) -> str:
+        """Return the usual name of a tensor."""
+        return TENSOR_NAMES[role][self.column].format(layer)
 
     def rename(self, old: str, new: str) -> None:
         """Give a tensor its usual name."""
         if old in self.out:
             self.out[new] = self.out.pop(old)
+
+    def remove_prefixes(self, *prefixes: str) -> None:
+        """Take prefixes, in this order, from the names that begin with them."""
+        self.out = without_prefixes(self.out, prefixes)
 
     def drop(self, *names: str) -> None:
         """Leave out tensors that nothing here computes with."""
@@ -70,8 +91,9 @@ class Rearranged:
             self.split_rows(name, {"": n, name: rows})
             del self.out[""]
 
-    def drop_layers_from(self, prefix: str, number: int) -> None:
-        """Leave out the tensors of layers from ``number`` on; the number follows ``prefix``."""
+    def drop_layers_from(self, number: int) -> None:
+        """Leave out the tensors of layers from ``number`` on."""
+        prefix = LAYERS[self.column]
         for name in list(self.out):
             layer = name.removeprefix(prefix).partition(".")[0]
             if name.startswith(prefix) and layer.isdecimal() and int(layer) >= number:
@@ -102,7 +124,7 @@ class Rearranged:
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
-        """Make a matrix, or a vector, of each of the parts of ``n`` rows: those of these numbers.
+        """Make a matrix, or a vector, of each part of ``n`` rows: of the rows of its numbers.
 
         ``parts`` is given the numbers of all rows once they are known to be there.
         """
@@ -145,7 +167,7 @@ class Rearranged:
         if source is None or not source.shape or (numbers == 1).all():
             return
         rows = source.shape[0]
-        if numbers.shape not in ((), (rows,)):  # of another size than whoever binds it will want
+        if numbers.shape not in ((), (rows,)):  # of another size than the binding will want
             return
         factors = np.broadcast_to(numbers, rows)
         if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
@@ -176,7 +198,7 @@ class Rearranged:
         kind, count = TensorType(source.type), prod(source.shape)
 
         def make() -> memoryview:
-            with np.errstate(over="ignore"):  # infinity, which whoever loads it refuses
+            with np.errstate(over="ignore"):  # infinity, which the loader refuses
                 made = change(to_f32(source.view(), kind))
             source.release()
             return made.view(np.uint8).data.cast("B")

@@ -21,10 +21,13 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     return read_object(TABLE)
 
 
-def config_fields(model_type: str) -> Mapping[str, Any]:
-    """Return what is read of a config.json, and what each field means where it is left out."""
-    fields: Mapping[str, Any] = _table()["config.json"][model_type]
-    return fields
+def config_fields(family: str, model_type: str | None = None) -> Mapping[str, Any]:
+    """Return what is read of a config.json, and what each field means where it is left out.
+
+    Some of a family's names have other meanings than its own name.
+    """
+    fields: Mapping[str, Mapping[str, Any]] = _table()["config.json"]
+    return fields.get(model_type or family, fields[family])
 
 
 def rope_settings(kind: str) -> Collection[str]:

@@ -34,7 +34,8 @@ class Yarn:
 def rope_settings(config: Fields) -> Fields:
     """Return the RoPE settings of a config.json, from ``rope_parameters`` or its older spelling.
 
-    Both spellings end up with the keys rope_theta, rope_type and those of the type.
+    Both spellings end up with the keys rope_theta, rope_type and those of the type; without either
+    they are those that the reference takes.
     """
     settings: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
@@ -44,6 +45,8 @@ def rope_settings(config: Fields) -> Fields:
         if not isinstance(value, Mapping):
             raise config.fail(key, "an object or null")
         settings |= {name: item for name, item in value.items() if item is not None}
+    if not settings:
+        settings = dict(config.meanings.get("rope_parameters") or {})
     for key in ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings"):
         if config.is_set(key):
             settings.setdefault(key, config.raw(key))

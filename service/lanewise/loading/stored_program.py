@@ -10,36 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.checks import check_program
 from lanewise.loading.json_files import Fields
+from lanewise.loading.native_program import check_program
 from lanewise.loading.program import (
+    FFN_KINDS,
+    STATE_KINDS,
     Attention,
     Dense,
-    Experts,
     Gated,
-    GatedDelta,
     Layer,
     ModelConfig,
-    Plain,
     Pooling,
     Rope,
-    ShortConv,
-    Ssd,
 )
 
 AGAIN = "pack or quantize the model again with this version"
-KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
-    "gated": Gated,
-    "plain": Plain,
-    "experts": Experts,
-}
-STATES: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
-    "short_conv": ShortConv,
-    "gated_delta": GatedDelta,
-    "ssd": Ssd,
-}
 # What a layer is made of, each perhaps: one of each of these.
-PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATES, KINDS)
+PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATE_KINDS, FFN_KINDS)
 LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms", "mtp")
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
 # What a layer was when all were alike, and the angles: fields of version 1.

@@ -1,5 +1,6 @@
 """The only Python that sees a pointer: the native library's models and sessions as classes."""
 
+from lanewise.native.library import NO_TOKEN, NONFINITE, LibraryMissingError, NativeError
 from lanewise.runtime.adapter import Adapter
 from lanewise.runtime.cpu import (
     ISA_LEVELS,
@@ -16,7 +17,6 @@ from lanewise.runtime.cpu import (
     usable_levels,
 )
 from lanewise.runtime.encoder import POOLINGS, Encoder
-from lanewise.runtime.library import NO_TOKEN, NONFINITE, LibraryMissingError, NativeError
 from lanewise.runtime.model import KvLayout, Model, ModelInfo
 from lanewise.runtime.sampling import Draw, Sampled, Sampling, raise_failed
 from lanewise.runtime.session import (

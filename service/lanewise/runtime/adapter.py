@@ -4,8 +4,8 @@ from typing import Any, Self
 
 from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.lora import AdaptedMatrix, AdapterFiles, AdapterTensor
+from lanewise.native.library import Native, NativeError, native
 from lanewise.runtime.guards import guard_mappings
-from lanewise.runtime.library import Native, NativeError, native
 from lanewise.runtime.model import Model
 
 

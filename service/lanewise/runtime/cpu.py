@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanewise.loading.formats import TensorType
-from lanewise.runtime.library import NativeError, native
+from lanewise.native.library import NativeError, native
 
 X86_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx")  # each contains those before
 ARM_LEVELS = ("scalar", "neon", "dotprod", "i8mm", "sve")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.runtime.library import native
+from lanewise.native.library import native
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]

@@ -5,7 +5,7 @@ import mmap
 from weakref import WeakSet, finalize
 
 from lanewise.loading.mapped_file import mappings
-from lanewise.runtime.library import Native, NativeError, native
+from lanewise.native.library import Native, NativeError, native
 
 logger = logging.getLogger(__name__)
 

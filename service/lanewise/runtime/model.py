@@ -10,10 +10,10 @@ from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing, Ten
 from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table
 from lanewise.loading.mapped_file import changed_files
 from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
+from lanewise.loading.native_program import NativeProgram
 from lanewise.loading.program import ModelConfig
+from lanewise.native.library import Native, NativeError, native
 from lanewise.runtime.guards import guard_mappings
-from lanewise.runtime.library import Native, NativeError, native
-from lanewise.runtime.program import NativeProgram
 from lanewise.runtime.targets import held_name, target_types, warn_of_kept
 from lanewise.topology import Placement
 

@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from lanewise.host import cpu_quota
-from lanewise.runtime.library import native
+from lanewise.native.library import native
 from lanewise.runtime.model import Model, kv_type_id
 
 

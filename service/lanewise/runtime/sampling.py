@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.runtime.library import NO_TOKEN, NONFINITE, NativeError
+from lanewise.native.library import NO_TOKEN, NONFINITE, NativeError
 
 MAX_TOP_LOGPROBS = 20
 DRAW_FAULTS = {

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lanewise.runtime.library import NativeError
+from lanewise.native.library import NativeError
 from lanewise.runtime.model import Model
 from lanewise.runtime.native_session import NativeSession
 from lanewise.runtime.sampling import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lanewise.loading.small_model import cache_folder
+from lanewise.native.library import NativeError, library_path, native
 from lanewise.runtime.cpu import best_isa, cpu_features
-from lanewise.runtime.library import NativeError, library_path, native
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from lanewise.loading.checkpoint import ModelFileError, Tensor
 from lanewise.loading.formats import TABLE_BYTES
-from lanewise.runtime.library import NativeError, native
+from lanewise.native.library import NativeError, native
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

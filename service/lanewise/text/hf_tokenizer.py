@@ -20,7 +20,6 @@ from lanewise.text.tokenizer_doubts import doubt
 
 logger = logging.getLogger(__name__)
 
-TEKKEN = "tekken.json"  # Mistral's own format, which some of its directories have alone
 BERT_SETTINGS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -33,10 +32,9 @@ def hf_backend(files: TokenizerFiles) -> Backend:
     where = f"{files.path}/tokenizer.json"
     text = files.text_files.get("tokenizer.json")
     if text is None:
-        mistral = "; tekken.json is not read" if (files.path / TEKKEN).is_file() else ""
         raise ModelFileError(
-            f"{files.path}: tokenizer.json is missing, and so are tokenizer.model, and vocab.json"
-            f" with merges.txt: no tokenizer{mistral}"
+            f"{files.path}: tokenizer.json is missing, and so are tokenizer.model, tekken.json, and"
+            " vocab.json with merges.txt: no tokenizer"
         )
     parsed = parse_object(text, where)
     config = files.json_files.get("tokenizer_config.json", {})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lanewise.loading.tekken import PATTERN as TEKKEN
+
 
 @dataclass(frozen=True)
 class PreTokenizer:
@@ -48,7 +50,6 @@ def _by_case(digits: str, *, contractions: str = "", without: str = "", slash: s
     )
 
 
-TEKKEN = _by_case("")
 GPT4O = _by_case("{1,3}", contractions=CONTRACTIONS + "?")
 # Words of scripts without cases stand apart, and Han and kana.
 YOUTU = (

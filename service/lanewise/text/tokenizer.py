@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.loading.byte_letters import BYTE_OF_CHAR
 from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.backend import Backend, Library
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
@@ -297,14 +298,3 @@ def _encode(tokenizer: Library, text: str) -> list[int]:
     with panics_told():
         ids = tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
     return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-
-
-def _byte_of_char() -> dict[str, int]:
-    """Return the bytes behind byte-level BPE's printable characters."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
-
-
-BYTE_OF_CHAR = _byte_of_char()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_cpp_keys import LlamaCpp
+from transformers import CONFIG_MAPPING
 from transformers_fields import ROOT as TRANSFORMERS
 from transformers_fields import fields_of, rope_settings
 
@@ -24,7 +25,11 @@ TABLE = ROOT / "service" / "lanewise" / "loading" / "reference_fields.json"
 SOURCES = ROOT / ".venv" / "llama.cpp"
 sys.path.insert(0, str(ROOT / "service"))
 
-from lanewise.loading.families.table import FAMILIES, OTHER_GGUF_NAMES  # noqa: E402
+from lanewise.loading.families.table import (  # noqa: E402
+    FAMILIES,
+    OTHER_GGUF_NAMES,
+    OTHER_NAMES,
+)
 
 # Of families that transformers does not have, what the code of their makers reads.
 BY_HAND: dict[str, dict[str, Any]] = {
@@ -60,6 +65,12 @@ def made(llama_cpp: Path) -> Table:
     reference = LlamaCpp(llama_cpp)
     archs = {family.gguf for family in FAMILIES if family.gguf} | OTHER_GGUF_NAMES.keys()
     names = [family.name for family in FAMILIES]
+    # Other names that have a class of their own, of the language model alone.
+    names += [
+        name
+        for name in OTHER_NAMES
+        if name in CONFIG_MAPPING and not CONFIG_MAPPING[name].sub_configs
+    ]
     return {
         "config.json": {name: BY_HAND.get(name) or fields_of(name) for name in sorted(names)},
         "rope_parameters": rope_settings(name for name in names if name not in BY_HAND),

@@ -37,8 +37,11 @@ RULES = {"rope_scaling", "rope_theta", "partial_rotary_factor", "original_max_po
 SETTINGS = {"rope_parameters", "rope_parameters_dict", "rope_params"}
 ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 KINDS = ("full_attention", "sliding_attention")  # settings of layers of one kind, in settings
+ODD_THETA = 123.0  # which no class takes of itself
+# What we read, whether the code of models does or not.
+OURS = {"max_position_embeddings", "num_key_value_heads"}
 CLASS = re.compile(r"^class (\w+)", re.M)
-PLAIN = (bool, int, float, str, list)  # values of JSON
+PLAIN = (bool, int, float, str, list, dict)  # values of JSON
 
 _spec = importlib.util.find_spec("transformers")
 assert _spec is not None
@@ -180,12 +183,31 @@ def fields_of(model_type: str) -> dict[str, Any]:
         read |= dict.fromkeys(keywords_of(code))
     read |= {others[name]: None for name in read.keys() & others.keys()}
     read |= {name: None for name, target in others.items() if target in read}
-    read |= dict.fromkeys(RULES if "rope_parameters" in meant else ())
+    read |= dict.fromkeys(OURS & meant.keys())
+    if "rope_parameters" in meant:
+        read |= dict.fromkeys(RULES)
+        meant["rope_parameters"] = angles_of(kind)
     return {
         name: meant[name] if isinstance(meant.get(name), PLAIN) else read[name]
         for name in sorted(read)
         if not name.startswith("_") and not callable(getattr(kind, name, None))
     }
+
+
+def angles_of(kind: type) -> dict[str, Any] | None:
+    """Return the settings of RoPE that a class takes where a file has none, unless they are plain.
+
+    Without a rope_theta that a file's own would take the place of.
+    """
+    taken, other = kind().rope_parameters, kind(rope_theta=ODD_THETA).rope_parameters
+    is_nested = set(taken) <= set(KINDS)
+    parts = taken if is_nested else {"": taken}
+    others = other if is_nested else {"": other}
+    for name, part in parts.items():
+        if part.get("rope_theta") != others[name].get("rope_theta"):
+            del part["rope_theta"]
+    kinds = {part.get("rope_type", part.get("type", "default")) for part in parts.values()}
+    return taken if kinds != {"default"} else None
 
 
 def settings_in(code: ast.AST) -> Iterator[str]:

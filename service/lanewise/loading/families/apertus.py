@@ -6,20 +6,13 @@ import math
 from collections.abc import Sequence
 
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.families.common import hf_attention, hf_model, hf_n_layers
+from lanewise.loading.families.common import attention_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.families.naming import one_number, usual
+from lanewise.loading.families.naming import give_layer_roles, one_number
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 12000000.0
 BETA, EPS = 0.5, -1e-6  # which the library has
@@ -27,17 +20,33 @@ NUMBERS = ("alpha_p", "alpha_n", "beta", "eps")
 NORMS = {"attention_layernorm": Role.ATTN_NORM, "feedforward_layernorm": Role.FFN_NORM}
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json, and the numbers of xIELU, which are tensors."""
-    if fields.text("hidden_act", default="xielu") != "xielu":
-        raise fields.fail("hidden_act", "'xielu'")
-    attention = hf_attention(fields, sources, qk_norm="head")
-    size = fields.integer("intermediate_size")
-    numbers = [
-        [one_number(sources, f"{_folder(number)}.{name}", fields.source) for name in NUMBERS]
-        for number in range(hf_n_layers(fields, sources))
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file, and the numbers of xIELU."""
+    if file.text("hidden_act", default="xielu") != "xielu":
+        raise file.fail("hidden_act", "'xielu'")
+    attention, size = attention_of(file, qk_norm="head"), file.integer("intermediate_size")
+    numbers = gguf_numbers(file) if file.is_gguf else hf_numbers(file)
+    return model_of(file, "apertus", layers_of(attention, size, numbers, file.source), THETA)
+
+
+def hf_numbers(file: ModelFile) -> list[list[float]]:
+    """Return NUMBERS of each layer, which are tensors of directories."""
+    return [
+        [one_number(file.tensors, f"{_folder(number)}.{name}", file.source) for name in NUMBERS]
+        for number in range(n_layers_of(file))
     ]
-    return hf_model(fields, "apertus", layers_of(attention, size, numbers, fields), THETA)
+
+
+def gguf_numbers(file: ModelFile) -> list[tuple[float, ...]]:
+    """Return NUMBERS of each layer, which are keys of GGUF files."""
+    n_layers, columns = n_layers_of(file), []
+    for name in NUMBERS:
+        values = file.raw(f"xielu.{name}")
+        values = values if isinstance(values, list) else [values] * n_layers
+        if len(values) != n_layers or not all(isinstance(value, float) for value in values):
+            raise file.fail(f"xielu.{name}", f"{n_layers} numbers")
+        columns.append(values)
+    return list(zip(*columns, strict=True))
 
 
 def _folder(number: int) -> str:
@@ -45,15 +54,14 @@ def _folder(number: int) -> str:
 
 
 def layers_of(
-    attention: Attention, size: int, numbers: Sequence[Sequence[float]], fields: Fields
+    attention: Attention, size: int, numbers: Sequence[Sequence[float]], source: str
 ) -> list[Layer]:
     """Return a layer for each four of NUMBERS; the first two go through softplus."""
     layers = []
     for alpha_p, alpha_n, beta, eps in numbers:
         if beta != BETA or abs(eps - EPS) > 1e-8:
             raise ModelFileError(
-                f"{fields.source}: xIELU with beta {beta} and eps {eps}; {BETA} and {EPS} are"
-                " needed"
+                f"{source}: xIELU with beta {beta} and eps {eps}; {BETA} and {EPS} are needed"
             )
         alpha, limit = softplus(alpha_p), BETA + softplus(alpha_n)
         ffn = Plain(size, activation="xielu", limit=round_to_f32(limit), alpha=round_to_f32(alpha))
@@ -66,32 +74,11 @@ def softplus(x: float) -> float:
     return x if x > 20 else math.log1p(math.exp(x))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names, and leave out the numbers that were read."""
-    tensors = Rearranged(sources)
+    give_layer_roles(tensors, config, NORMS)
     for number in range(config.n_layers):
         tensors.drop(*(f"{_folder(number)}.{name}" for name in NUMBERS))
-        for name, role in NORMS.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
-    return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, which has the numbers of xIELU."""
-    attention = gguf_attention(fields, sources, qk_norm="head")
-    size = fields.integer(f"{arch_of(fields)}.feed_forward_length")
-    n_layers = gguf_n_layers(fields, sources)
-    columns = []
-    for name in NUMBERS:
-        values = fields.raw(f"xielu.{name}")
-        values = values if isinstance(values, list) else [values] * n_layers
-        if len(values) != n_layers or not all(isinstance(value, float) for value in values):
-            raise fields.fail(f"xielu.{name}", f"{n_layers} numbers")
-        columns.append(values)
-    layers = layers_of(attention, size, list(zip(*columns, strict=True)), fields)
-    return gguf_model(fields, sources, "apertus", layers, THETA)
-
-
-FAMILY = Family(
-    "apertus", from_hf, "apertus", from_gguf, hf_tensors=hf_tensors, gguf_is_usual=False
-)
+FAMILY = Family("apertus", program, "apertus", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -5,34 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import has, hf_attention, hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF, HF
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
-THETA, LOGIT_SCALE = 500000.0, 0.0625  # of configs that do not say
+THETA = 500000.0  # of configs that do not say
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json, where some have the context of their weights under another name."""
-    context = fields.integer("max_position_embeddings")
-    context = max(context, fields.integer("model_max_length", default=context))
-    fields = fields.replacing({"max_position_embeddings": context})
-    qk_norm = "layer" if fields.flag("use_qk_norm", default=False) else "none"
-    layer = beside(hf_attention(fields, sources, qk_norm=qk_norm), hf_gated(fields, sources))
-    return hf_cohere(fields, "cohere", [layer] * hf_n_layers(fields, sources), THETA)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; some configs have the context of their weights under another name."""
+    context = file.integer("max_position_embeddings")
+    context = max(context, file.integer("model_max_length", default=context))
+    qk_norm = "layer" if has_qk_norm(file, "use_qk_norm") else "none"
+    layer = beside(attention_of(file, qk_norm=qk_norm), gated_of(file))
+    file = file.replacing({"max_position_embeddings": context})
+    return cohere_of(
+        file, "cohere", [layer] * n_layers_of(file), 10000.0 if file.is_gguf else THETA
+    )
+
+
+def has_qk_norm(file: ModelFile, name: str) -> bool:
+    """Return whether there are norms of queries and keys, which a GGUF file says by its tensors."""
+    return file.has(Role.ATTN_Q_NORM) if file.is_gguf else file.flag(name, default=False)
+
+
+def cohere_of(file: ModelFile, name: str, layers: list[Layer], theta: float) -> ModelConfig:
+    """Return the whole of a model, whose logits are multiplied by their scale."""
+    config = model_of(
+        file, name, layers, theta, tied=True, own_kinds=True, eps="layer_norm_eps", norm="layer"
+    )
+    return replace(config, logit_scale=round_to_f32(file.number("logit_scale", default=1.0)))
 
 
 def beside(attention: Attention, ffn: Gated) -> Layer:
@@ -40,55 +45,19 @@ def beside(attention: Attention, ffn: Gated) -> Layer:
     return Layer(attention, ffn, wiring="parallel_one_norm")
 
 
-def hf_cohere(fields: Fields, name: str, layers: list[Layer], theta: float) -> ModelConfig:
-    """Return the whole of a model."""
-    eps = "layer_norm_eps"
-    config = hf_model(fields, name, layers, theta, tied=True, own_kinds=True, eps=eps, norm="layer")
-    scale = fields.number("logit_scale", default=LOGIT_SCALE)
-    return replace(config, logit_scale=round_to_f32(scale))
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    qk_norm = "layer" if has(sources, Role.ATTN_Q_NORM, GGUF) else "none"
-    layer = beside(gguf_attention(fields, sources, qk_norm=qk_norm), gguf_gated(fields, sources))
-    layers = [layer] * gguf_n_layers(fields, sources)
-    return gguf_cohere(fields, sources, "cohere", layers)
-
-
-def gguf_cohere(fields: Fields, sources: Sources, name: str, layers: list[Layer]) -> ModelConfig:
-    """Return the whole of a model; logits are multiplied by their scale, and 0 means none."""
-    scale = fields.number(f"{arch_of(fields)}.logit_scale", default=1.0, zero=True) or 1.0
-    config = gguf_model(fields, sources, name, layers, norm="layer")
-    return replace(config, logit_scale=round_to_f32(scale))
-
-
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Make vectors of the norms of all heads."""
-    return with_flat_norms(sources, config, HF)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Make vectors of the norms of all heads."""
-    return with_flat_norms(sources, config, GGUF)
-
-
-def with_flat_norms(sources: Sources, config: ModelConfig, column: int) -> Sources:
+def flatten_norms(tensors: Rearranged, config: ModelConfig) -> None:
     """Make a vector of [heads, dimensions] in each layer whose heads have norms of their own."""
-    tensors = Rearranged(sources)
     for number in range(config.n_layers if config.heads.qk_norm == "layer" else 0):
         for role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM):
-            tensors.ravel(usual(role, number, column), config.heads.head_dim)
-    return tensors.out
+            tensors.ravel(tensors.usual(role, number), config.heads.head_dim)
 
 
 FAMILY = Family(
     "cohere",
-    from_hf,
+    program,
     "command-r",
-    from_gguf,
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    hf_tensors=flatten_norms,
+    gguf_tensors=flatten_norms,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,

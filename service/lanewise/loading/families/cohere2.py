@@ -6,24 +6,18 @@ from dataclasses import replace
 
 from lanewise.loading.families import cohere
 from lanewise.loading.families.common import (
-    KINDS,
+    attention_of,
+    by_turns,
     check_values,
-    hf_attention,
-    hf_gated,
-    hf_kinds,
-    hf_n_layers,
+    gated_of,
+    n_layers_of,
+    window_of,
+    windows_of,
 )
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_gated,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
-from lanewise.loading.sources import Sources
 
-WINDOW, PERIOD, THETA = 4096, 4, 10000.0  # of configs that do not say
+PERIOD, THETA = 4, 10000.0  # of configs that do not say
 MUST_BE = {
     "order_of_interleaved_layers": ("local_attn_first",),
     "position_embedding_type": ("rope_gptj",),
@@ -35,16 +29,14 @@ MUST_BE = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_values(fields, MUST_BE)
-    n_layers = hf_n_layers(fields, sources)
-    period = fields.integer("sliding_window_pattern", default=PERIOD)
-    kinds = hf_kinds(fields, n_layers) or [KINDS[n % period < period - 1] for n in range(n_layers)]
-    window = fields.integer("sliding_window", default=WINDOW)
-    windows = [None if kind == KINDS[0] else window for kind in kinds]
-    layers = layers_of(hf_attention(fields, sources), hf_gated(fields, sources), windows)
-    return cohere.hf_cohere(fields, "cohere2", layers, THETA)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    check_values(file, MUST_BE)
+    period = file.integer("sliding_window_pattern", default=PERIOD)
+    have = by_turns(n_layers_of(file), period)
+    windows = windows_of(file, window_of(file, always=True), have)
+    layers = layers_of(attention_of(file), gated_of(file), windows)
+    return cohere.cohere_of(file, "cohere2", layers, THETA)
 
 
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
@@ -58,17 +50,4 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> li
     return [made[window] for window in windows]
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
-    layers = layers_of(gguf_attention(fields, sources), gguf_gated(fields, sources), windows)
-    return cohere.gguf_cohere(fields, sources, "cohere2", layers)
-
-
-FAMILY = replace(
-    cohere.FAMILY,
-    name="cohere2",
-    from_hf=from_hf,
-    gguf="cohere2",
-    from_gguf=from_gguf,
-)
+FAMILY = replace(cohere.FAMILY, name="cohere2", program=program, gguf="cohere2")

@@ -1,4 +1,4 @@
-"""What the config.json of most families has in common, as Llama's has it."""
+"""What the files of most families say alike, as Llama's do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
+from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
-from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import CURVES, Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.names import GGUF, TENSOR_NAMES
+from lanewise.loading.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
 from lanewise.loading.rope import read_rope
-from lanewise.loading.sources import Sources
 
 # What files call the functions that a program names.
 CURVE_NAMES = {
@@ -25,83 +26,105 @@ CURVE_NAMES = {
     "swiglu": "silu",
     "geglu": "gelu",
 }
+FUSED_BIAS = "blk.0.attn_qkv.bias"  # of Q, K and V in one, of GGUF files
 KINDS = ("full_attention", "sliding_attention")  # of layer_types
 
 
-def has(sources: Sources, role: Role, column: int, layer: int = 0) -> bool:
-    """Return whether a layer of the file has a tensor."""
-    return TENSOR_NAMES[role][column].format(layer) in sources
-
-
-def hf_attention(
-    fields: Fields,
-    sources: Sources,
-    head_dim: int | None = None,
-    qkv_bias: bool = False,
-    qk_norm: str = "none",
-    window: int | None = None,
+def attention_of(
+    file: ModelFile, qkv_bias: bool = False, qk_norm: str = "none", window: int | None = None
 ) -> Attention:
-    """Return attention as config.json describes it, with the biases that the file has.
+    """Return attention as a file describes it, with the biases that the file has.
 
-    ``head_dim`` is what the family has where the config does not say; None: heads share the hidden
-    size.
+    Where a file does not say how large a head is, heads share the hidden size.
     """
-    n_heads = fields.integer("num_attention_heads")
-    qkv_bias = fields.flag("attention_bias", default=False) or qkv_bias
-    default = head_dim or fields.integer("hidden_size") // n_heads or 1
+    n_heads = file.integer("num_attention_heads")
+    qkv_bias = file.flag("attention_bias", default=False) or qkv_bias
+    shared = file.integer("hidden_size") // n_heads or 1
+    head_dim = file.integer("head_dim", default=shared)
+    key = "{arch}.attention.value_length"
+    if file.integer(key, default=head_dim) != head_dim:
+        raise file.fail(key, f"the head dimension, {head_dim},")
     attention = Attention(
         n_heads=n_heads,
-        n_kv_heads=fields.integer("num_key_value_heads", default=n_heads),
-        head_dim=fields.integer("head_dim", default=default),
+        n_kv_heads=file.integer("num_key_value_heads", default=n_heads),
+        head_dim=head_dim,
         rope=0,
         window=window,
-        qkv_bias=qkv_bias or has(sources, Role.ATTN_Q_BIAS, HF),
-        output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, HF),
+        qkv_bias=qkv_bias or has_qkv_bias(file),
+        output_bias=file.has(Role.ATTN_OUTPUT_BIAS),
         qk_norm=qk_norm,
     )
-    return check_heads(attention, fields.source)
+    return check_heads(attention, file.source)
 
 
-def check_activation(fields: Fields) -> None:
-    """Refuse layers that are gated by anything but silu."""
-    if fields.text("hidden_act", default="silu") != "silu":
-        raise fields.fail("hidden_act", "'silu'")
+def has_qkv_bias(file: ModelFile) -> bool:
+    """Return whether Q, K and V have biases, which GGUF files may have in one."""
+    return file.has(Role.ATTN_Q_BIAS) or FUSED_BIAS in file.tensors
 
 
-def curve(fields: Fields, key: str, default: str) -> str:
-    """Return the activation that a field names."""
-    name = fields.text(key, default=default)
-    name = CURVE_NAMES.get(name, name)
-    if name not in CURVES:
-        raise fields.fail(key, f"one of {', '.join([*CURVES, *CURVE_NAMES])}")
-    return name
-
-
-def check_values(fields: Fields, accepted: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse fields, where they are there, that say something else than is accepted."""
-    for key, values in accepted.items():
-        if fields.is_set(key) and fields.raw(key) not in values:
-            raise fields.fail(key, " or ".join(map(repr, values)))
-
-
-def hf_gated(fields: Fields, sources: Sources, layer: int = 0) -> Gated:
-    """Return a gated layer as config.json describes it, with biases if the file has them."""
-    check_activation(fields)
-    size = fields.integer("intermediate_size")
-    bias = fields.flag("mlp_bias", default=False) or has(sources, Role.FFN_GATE_BIAS, HF, layer)
+def gated_of(file: ModelFile, layer: int = 0) -> Gated:
+    """Return an FFN gated by silu as a file describes it, with biases if the file has them."""
+    check_activation(file)
+    size = file.integer("intermediate_size")
+    bias = file.flag("mlp_bias", default=False) or file.has(Role.FFN_GATE_BIAS, layer)
     return Gated(size, bias)
 
 
-def hf_n_layers(fields: Fields, sources: Sources) -> int:
+def plain_of(file: ModelFile, activation: str, bias: bool = False) -> Plain:
+    """Return an FFN without a gate as a file describes it, with the biases that the file has.
+
+    ``activation`` is the family's, which a config.json may name, and a GGUF file does not.
+    """
+    bias = file.flag("mlp_bias", default=False) or file.has(Role.FFN_UP_BIAS) or bias
+    return Plain(file.integer("intermediate_size"), bias, curve(file, "hidden_act", activation))
+
+
+def curve(file: ModelFile, key: str, default: str) -> str:
+    """Return the activation that a field names."""
+    name = file.text(key, default=default)
+    name = CURVE_NAMES.get(name, name)
+    if name not in CURVES:
+        raise file.fail(key, f"one of {', '.join([*CURVES, *CURVE_NAMES])}")
+    return name
+
+
+def check_activation(file: ModelFile) -> None:
+    """Refuse an FFN that is gated by another function than silu."""
+    if file.text("hidden_act", default="silu") != "silu":
+        raise file.fail("hidden_act", "'silu'")
+
+
+def check_values(file: ModelFile, accepted: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields of a config.json that are there and say something else than is accepted."""
+    if file.is_gguf:
+        return
+    for key, values in accepted.items():
+        if file.is_set(key) and file.raw(key) not in values:
+            raise file.fail(key, " or ".join(map(repr, values)))
+
+
+def n_layers_of(file: ModelFile) -> int:
     """Return the number of layers, which no file has more of than tensors."""
-    n_layers = fields.integer("num_hidden_layers")
-    if n_layers > len(sources):
-        raise fields.fail("num_hidden_layers", f"at most the number of tensors, {len(sources)},")
+    n_layers = file.integer("num_hidden_layers")
+    if n_layers > len(file.tensors):
+        raise file.fail("num_hidden_layers", f"at most the number of tensors, {len(file.tensors)},")
     return n_layers
 
 
-def hf_model(
-    fields: Fields,
+def trunk_layers_of(file: ModelFile) -> int:
+    """Return the number of layers without the last ones, which guess further tokens.
+
+    GGUF files count these among their layers, directories do not.
+    """
+    n_layers, key = n_layers_of(file), "{arch}.nextn_predict_layers"
+    further = file.integer(key, default=0, least=0)
+    if further >= n_layers:
+        raise file.fail(key, f"a number below the number of layers, {n_layers},")
+    return n_layers - further
+
+
+def model_of(
+    file: ModelFile,
     name: str,
     layers: Sequence[Layer],
     theta: float = 10000.0,
@@ -109,54 +132,80 @@ def hf_model(
     tied: bool = False,
     own: Sequence[str] = (),
     own_kinds: bool = False,
-    eps: str = "rms_norm_eps",
+    eps: str | None = None,
     norm: str = "rms",
     norm_bias: bool = False,
+    truncate: bool = True,
+    ropes: tuple[tuple[Rope, ...], int] | None = None,
 ) -> ModelConfig:
-    """Return the whole of a model with one set of angles.
+    """Return the whole of a model, with one set of angles unless ``ropes`` are given.
 
-    ``theta``, ``partial`` and ``tied`` are what the family has where the config does not say,
-    ``own`` what it reads of the RoPE settings itself and ``own_kinds`` whether it reads layer_types
-    itself; ``eps`` is the name that it has for that of norms, which are ``norm`` of NORMS.
+    ``theta``, ``partial`` and ``tied`` are what the family has where a config.json does not say,
+    ``own`` the RoPE settings and ``own_kinds`` whether the layer_types that the family reads
+    itself, ``eps`` its name for what is added to variances. Norms are ``norm`` of NORMS; those of
+    GGUF files have biases if the output's has one. ``truncate``: see gguf_rope.
     """
     if not own_kinds:
-        check_kinds(fields, layers)
-    rope, context = read_rope(fields, heads_of(fields, layers).turning, theta, partial, own)
+        check_kinds(file, layers)
+    if ropes is None:
+        head_dim = heads_of(file, layers).turning
+        rope, context = rope_of(file, head_dim, theta, partial, own, truncate)
+        ropes = (rope,), context
+    if file.is_gguf:
+        eps = "layer_norm_eps" if norm == "layer" else "rms_norm_eps"
+        tied, norm_bias = not file.has(Role.OUTPUT), file.has(Role.OUTPUT_NORM_BIAS)
+        file.ignore("{arch}.attention.layer_norm_rms_epsilon")
     return ModelConfig(
         architecture=name,
-        hidden_size=fields.integer("hidden_size"),
-        vocab_size=fields.integer("vocab_size"),
-        context_length=context,
-        rms_norm_eps=round_to_f32(fields.number(eps)),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
-        ropes=(rope,),
+        hidden_size=file.integer("hidden_size"),
+        vocab_size=vocab_size_of(file),
+        context_length=ropes[1],
+        rms_norm_eps=round_to_f32(file.number(eps or "rms_norm_eps")),
+        tied_embeddings=file.flag("tie_word_embeddings", default=tied),
+        ropes=ropes[0],
         layers=tuple(layers),
         norm=norm,
         norm_bias=norm_bias,
     )
 
 
-def heads_of(fields: Fields, layers: Sequence[Layer]) -> Attention:
-    """Return the attention of the first layer that has some."""
+def heads_of(file: ModelFile, layers: Sequence[Layer]) -> Attention:
+    """Return the attention of the first layer that has attention."""
     for layer in layers:
         if layer.attention is not None:
             return layer.attention
-    raise ModelFileError(f"{fields.source}: no layer has attention; one is needed")
+    raise ModelFileError(f"{file.source}: no layer has attention; one is needed")
 
 
-def hf_kinds(fields: Fields, n_layers: int) -> list[str] | None:
-    """Return layer_types, one for each layer, or None if the config does not have them."""
-    kinds = fields.raw("layer_types")
-    if kinds is None:
-        return None
-    is_list = isinstance(kinds, list) and len(kinds) == n_layers
-    if not is_list or not all(kind in KINDS for kind in kinds):
-        raise fields.fail("layer_types", f"{n_layers} times {' or '.join(map(repr, KINDS))}")
-    return list(kinds)
+def vocab_size_of(file: ModelFile) -> int:
+    """Return the size of the vocabulary, which GGUF files say by their embedding."""
+    if not file.is_gguf:
+        return file.integer("vocab_size")
+    file.ignore("{arch}.vocab_size")
+    embedding = file.tensors.get(TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF])
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelFileError(
+            f"{file.source}: missing tensor 'token_embd.weight' with two dimensions"
+        )
+    return embedding.shape[0]
 
 
-def hf_ropes_of_kinds(
-    fields: Fields,
+def rope_of(
+    file: ModelFile,
+    head_dim: int,
+    theta: float = 10000.0,
+    partial: float = 1.0,
+    own: Sequence[str] = (),
+    truncate: bool = True,
+) -> tuple[Rope, int]:
+    """Return the angles that a file describes, and the context they make possible."""
+    if file.is_gguf:
+        return gguf_rope(file, head_dim, theta, truncate)
+    return read_rope(file, head_dim, theta, partial, own)
+
+
+def ropes_of_kinds(
+    file: ModelFile,
     head_dim: int | Mapping[str, int],
     theta_keys: Mapping[str, str],
     thetas: Mapping[str, float],
@@ -164,53 +213,111 @@ def hf_ropes_of_kinds(
 ) -> tuple[tuple[Rope, ...], int]:
     """Return the angles of each of KINDS, and the longest of their contexts.
 
-    ``head_dim`` may be one for each. ``theta_keys`` name the fields of configs that have no
-    rope_parameters, ``thetas`` are what the family has where neither says, and the first ``scaled``
-    kinds turn by rope_scaling.
+    ``head_dim`` may be one for each. ``thetas`` are what the family has where the file does not
+    say, and ``theta_keys`` name the fields of a config.json without rope_parameters. Only the first
+    ``scaled`` kinds have scaled angles.
     """
-    given = fields.raw("rope_parameters")
+    dims = dict.fromkeys(KINDS, head_dim) if isinstance(head_dim, int) else head_dim
+    if not file.is_gguf:
+        return _hf_ropes_of_kinds(file, dims, theta_keys, thetas, scaled)
+    rope, context = gguf_rope(file, dims[KINDS[0]], thetas[KINDS[0]])
+    theta = file.number("{arch}.rope.freq_base_swa", default=thetas[KINDS[1]])
+    key, most = "{arch}.rope.dimension_count_swa", dims[KINDS[1]]
+    turned = file.integer(key, default=rope.rotated if isinstance(head_dim, int) else most)
+    if turned > most or turned % 2:
+        raise file.fail(key, f"an even number up to the head dimension, {most},")
+    like = rope if scaled == len(KINDS) else Rope(theta, turned)
+    return (rope, replace(like, theta=round_to_f32(theta))), context
+
+
+def _hf_ropes_of_kinds(
+    file: ModelFile,
+    dims: Mapping[str, int],
+    theta_keys: Mapping[str, str],
+    thetas: Mapping[str, float],
+    scaled: int,
+) -> tuple[tuple[Rope, ...], int]:
+    given, scaling = file.raw("rope_parameters"), file.raw("rope_scaling")
+    if given is None and scaling is None:
+        given = file.meanings.get("rope_parameters")
     nested = isinstance(given, Mapping) and all(
         isinstance(given.get(kind), Mapping) for kind in KINDS
     )
-    scaling = fields.raw("rope_scaling")
     ropes, context = [], 0
     for number, kind in enumerate(KINDS):
-        values: dict[str, Any] = {
-            "max_position_embeddings": fields.meant("max_position_embeddings")
-        }
+        values: dict[str, Any] = {"max_position_embeddings": file.meant("max_position_embeddings")}
         values["rope_parameters"] = given[kind] if nested and given is not None else given
         values["rope_scaling"] = scaling if number < scaled else None
-        values["rope_theta"] = fields.raw(theta_keys[kind])
-        own_dim = head_dim if isinstance(head_dim, int) else head_dim[kind]
-        rope, own_context = read_rope(Fields(values, fields.source), own_dim, thetas[kind])
+        values["rope_theta"] = file.raw(theta_keys[kind])
+        rope, own_context = read_rope(Fields(values, file.source), dims[kind], thetas[kind])
         ropes.append(rope)
         context = max(context, own_context)
     return tuple(ropes), context
 
 
-def hf_window(fields: Fields, switched: bool = False) -> int | None:
-    """Return the sliding window of a config, or None.
+def window_of(file: ModelFile, switched: bool = False, always: bool = False) -> int | None:
+    """Return the sliding window of a file, or None.
 
-    ``switched``: the family's layers have it only where use_sliding_window is set.
+    ``switched``: a config.json has it only with use_sliding_window; ``always``: it needs one.
     """
-    window = fields.integer("sliding_window", default=0, least=0) or None
-    return window if not switched or fields.flag("use_sliding_window", default=False) else None
+    if always and not file.is_gguf:
+        return file.integer("sliding_window")
+    window = file.integer("sliding_window", default=0, least=0) or None
+    is_used = file.is_gguf or not switched or file.flag("use_sliding_window", default=False)
+    return window if is_used else None
 
 
-def hf_windows(fields: Fields, window: int | None, have: Sequence[bool]) -> list[int | None]:
-    """Return each layer's window: of those that layer_types names, or else those that ``have``."""
-    kinds = hf_kinds(fields, len(have))
-    if kinds is not None:
-        have = [kind == "sliding_attention" for kind in kinds]
-    return [window if has_window else None for has_window in have]
+def windows_of(
+    file: ModelFile, window: int | None, have: Sequence[bool] | None = None, last: bool = True
+) -> list[int | None]:
+    """Return each layer's window: of layers that the file names, or else of those that ``have``.
+
+    A config.json names them by layer_types, a GGUF file by a list of flags or by a period, the
+    ``last`` or the first layer of which has none. Without ``have`` all layers of a config.json have
+    the window.
+    """
+    n_layers = n_layers_of(file)
+    if file.is_gguf:
+        key = "{arch}.attention.sliding_window_pattern"
+        pattern = file.raw(key)
+        if type(pattern) is int:
+            have = by_turns(n_layers, pattern, last)
+        elif isinstance(pattern, list) and len(pattern) == n_layers:
+            have = pattern
+        elif pattern is not None:
+            raise file.fail(key, f"a number, or {n_layers} times true or false")
+    elif have is not None:
+        kinds = layer_types_of(file, n_layers)
+        have = have if kinds is None else [kind == KINDS[1] for kind in kinds]
+    return [window if has_window else None for has_window in have or [True] * n_layers]
 
 
-def check_kinds(fields: Fields, layers: Sequence[Layer]) -> None:
-    """Refuse layer_types that say something else than what the layers became."""
+def by_turns(n_layers: int, period: int, last: bool = True) -> list[bool]:
+    """Return False for the last, or the first, of every ``period`` layers, else True.
+
+    With a period of 0 all are True.
+    """
+    without = period - 1 if last else 0
+    return [period == 0 or number % period != without for number in range(n_layers)]
+
+
+def layer_types_of(file: ModelFile, n_layers: int) -> list[str] | None:
+    """Return layer_types, one for each layer, or None if the config does not have them."""
+    kinds = file.raw("layer_types")
+    if kinds is None:
+        return None
+    is_list = isinstance(kinds, list) and len(kinds) == n_layers
+    if not is_list or not all(kind in KINDS for kind in kinds):
+        raise file.fail("layer_types", f"{n_layers} times {' or '.join(map(repr, KINDS))}")
+    return list(kinds)
+
+
+def check_kinds(file: ModelFile, layers: Sequence[Layer]) -> None:
+    """Refuse layer_types that name other layers with windows than the other fields."""
     windows = [one.attention and one.attention.window for one in layers]
     found = ["full_attention" if window is None else "sliding_attention" for window in windows]
-    if hf_kinds(fields, len(layers)) not in (None, found):
-        raise fields.fail("layer_types", f"{found[:4]}, by the other fields,")
+    if layer_types_of(file, len(layers)) not in (None, found):
+        raise file.fail("layer_types", f"{found[:4]}, by the other fields,")
 
 
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:
@@ -219,13 +326,3 @@ def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:
     attention = layer.attention
     assert attention is not None
     return [made.setdefault(w, Layer(replace(attention, window=w), layer.ffn)) for w in windows]
-
-
-def hf_sparse_layers(fields: Fields, n_layers: int) -> list[bool]:
-    """Return which layers have experts, by mlp_only_layers and decoder_sparse_step."""
-    dense = fields.raw("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(type(number) is int for number in dense):
-        raise fields.fail("mlp_only_layers", "a list of layers")
-    step = fields.integer("decoder_sparse_step", default=1)
-    gated = set(dense)
-    return [number not in gated and (number + 1) % step == 0 for number in range(n_layers)]

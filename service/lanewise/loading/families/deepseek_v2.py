@@ -8,35 +8,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import check_values, has, hf_model
+from lanewise.loading.families.common import (
+    check_values,
+    gated_of,
+    model_of,
+    trunk_layers_of,
+    vocab_size_of,
+)
 from lanewise.loading.families.experts import (
-    EPS,
     GATING,
     flatten_gguf_experts,
-    gguf_experts,
-    hf_dense_first,
-    hf_routed_experts,
-    sparse_layers,
+    mixture_of,
+    routed_experts_of,
+    sparse_from,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_gated,
-    gguf_model,
-    gguf_trunk_layers,
-)
 from lanewise.loading.families.latent import (
-    gguf_latent_attention,
     gguf_latent_tensors,
-    hf_latent_attention,
     hf_latent_tensors,
-    unscaled,
+    latent_attention_of,
+    mscale_of,
 )
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Experts, Layer, ModelConfig
+from lanewise.loading.families.ministral3 import gguf_scaled
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 GROUPED, PLAIN = "group_limited_greedy", "greedy"
 MUST_BE = {
@@ -45,67 +41,67 @@ MUST_BE = {
     "topk_method": (GROUPED, PLAIN),
 }
 GLM_VOCABULARY = 154880  # of GLM-4.7-Flash, whose first files do not say how experts are chosen
-
-
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_values(fields, MUST_BE)
-    grouped = fields.text("topk_method", default=PLAIN) == GROUPED
-    experts = hf_routed_experts(fields, "softmax", renormalize=False, groups=grouped)
-    experts = replace(experts, groups_by_best=experts.groups > 1)
-    first = fields.integer("first_k_dense_replace", default=0, least=0)
-    layers = hf_dense_first(fields, sources, hf_latent_attention(fields), experts, first)
-    return hf_model(fields, "deepseek_v2", layers)
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata; the last layers may guess further tokens and are not counted."""
-    arch, n_layers = arch_of(fields), gguf_trunk_layers(fields, sources)
-    attention, gated = gguf_latent_attention(fields), gguf_gated(fields, sources)
-    is_sparse = [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
-    if any(is_sparse):
-        experts = experts_of(fields, sources)
-        layers = sparse_layers(attention, experts, gated, is_sparse)
-        name = "deepseek_v3" if experts.router == "sigmoid" else "deepseek_v2"
-    else:
-        fields.ignore(*(f"{arch}.expert_{end}" for end in UNUSED_OF_DENSE))
-        fields.ignore(f"{arch}.leading_dense_block_count")
-        layers, name = [Layer(attention, gated)] * n_layers, "youtu"
-    config = gguf_model(fields, sources, name, layers)
-    return replace(config, ropes=(unscaled(config.ropes[0], fields),))
-
-
+# Keys of experts that a dense file may have.
 UNUSED_OF_DENSE = (
-    *("feed_forward_length", "shared_count", "count", "used_count", "weights_scale"),
-    *("weights_norm", "gating_func", "group_count", "group_used_count"),
+    *("moe_intermediate_size", "num_experts", "num_experts_per_tok", "routed_scaling_factor"),
+    *("norm_topk_prob", "n_group", "topk_group", "{arch}.expert_gating_func"),
+    *("{arch}.expert_shared_count", "{arch}.leading_dense_block_count"),
 )
 
 
-def experts_of(fields: Fields, sources: Sources) -> Experts:
-    """Return the experts of a file, chosen as it says or, of the first ones, by softmax."""
-    arch = arch_of(fields)
-    embedding = sources.get("token_embd.weight")
-    is_glm = embedding is not None and embedding.shape[0] == GLM_VOCABULARY
-    gating = fields.integer(f"{arch}.expert_gating_func", default=2 if is_glm else 1, least=0)
-    router = GATING.get(gating, "softmax")
-    experts = gguf_experts(fields, sources, router, renormalize=False, denominator_eps=EPS)
-    by_best = router == "softmax" and experts.groups > 1
-    return replace(experts, groups_by_best=by_best)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    return gguf_program(file) if file.is_gguf else hf_program(file)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_program(file: ModelFile) -> ModelConfig:
+    """Read config.json, whose model_type has told V2 from V3."""
+    check_values(file, MUST_BE)
+    grouped = file.text("topk_method", default=PLAIN) == GROUPED
+    experts = routed_experts_of(file, "softmax", renormalize=False, groups=grouped)
+    experts = replace(experts, groups_by_best=experts.groups > 1)
+    first = file.integer("first_k_dense_replace", default=0, least=0)
+    layers = mixture_of(file, latent_attention_of(file), experts, sparse_from(file, first))
+    return model_of(file, "deepseek_v2", layers)
+
+
+def gguf_program(file: ModelFile) -> ModelConfig:
+    """Read metadata of V2, V3, Youtu and Mistral 4."""
+    n_layers, attention = trunk_layers_of(file), gguf_scaled(file, latent_attention_of(file))
+    if any(file.has(Role.ROUTER, number) for number in range(n_layers)):
+        router = gguf_router(file)
+        experts = routed_experts_of(file, router, renormalize=False)
+        by_best = router == "softmax" and experts.groups > 1
+        experts = replace(experts, groups_by_best=by_best)
+        layers = mixture_of(file, attention, experts, [True] * n_layers)
+        name = "deepseek_v3" if router == "sigmoid" else "deepseek_v2"
+    else:
+        file.ignore(*UNUSED_OF_DENSE)
+        layers, name = [Layer(attention, gated_of(file))] * n_layers, "youtu"
+    config = model_of(file, name, layers)
+    if mscale_of(file)[1]:  # then mscale is the same, and angles have a scale of 1
+        config = replace(config, ropes=(replace(config.ropes[0], scale=1.0),))
+    return config
+
+
+def gguf_router(file: ModelFile) -> str:
+    """Return how experts of a file are chosen: as it says or, of the first files, by softmax."""
+    is_glm = vocab_size_of(file) == GLM_VOCABULARY
+    gating = file.integer("{arch}.expert_gating_func", default=2 if is_glm else 1, least=0)
+    return GATING.get(gating, "softmax")
+
+
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices of heads and experts their usual shapes."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("blk.", config.n_layers)
-    gguf_latent_tensors(tensors, config, GGUF)
-    return flatten_gguf_experts(tensors.out, config)
+    tensors.drop_layers_from(config.n_layers)
+    gguf_latent_tensors(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(
     "deepseek_v2",
-    from_hf,
+    program,
     "deepseek2",
-    from_gguf,
     hf_tensors=hf_latent_tensors,
     gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,

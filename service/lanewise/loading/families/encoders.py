@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.checks import check_heads
-from lanewise.loading.families.common import hf_n_layers
+from lanewise.loading.families.common import has_qkv_bias, n_layers_of, vocab_size_of
 from lanewise.loading.families.family import Family, Program, Rename
-from lanewise.loading.families.naming import give_roles, usual
+from lanewise.loading.families.naming import give_roles
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import HF
-from lanewise.loading.program import (
-    Attention,
-    Dense,
-    Gated,
-    Layer,
-    ModelConfig,
-    Plain,
-    Pooling,
-)
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Plain, Pooling
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.sources import Sources
 
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
@@ -32,22 +24,17 @@ UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
 
 
-def plain_names(sources: Sources, prefixes: tuple[str, ...]) -> dict[str, SourceTensor]:
-    """Return tensors without the prefix that they have in a model with a head of its own."""
-    found = {}
-    for name, tensor in sources.items():
-        for prefix in prefixes:
-            name = name.removeprefix(prefix)
-        found[name] = tensor
-    return found
+def encoder_attention(
+    file: ModelFile, rope: int | None = None, bias: bool = True, alibi: bool = False
+) -> Attention:
+    """Return attention that sees both ways, its heads sharing the hidden size.
 
-
-def encoder_attention(fields: Fields, rope: int | None = None, bias: bool = True) -> Attention:
-    """Return attention that sees both ways, its heads sharing the hidden size."""
-    n_heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    The tensors of a GGUF file say which biases there are.
+    """
+    n_heads, hidden = file.integer("num_attention_heads"), file.integer("hidden_size")
     if hidden % n_heads:
         raise ModelFileError(
-            f"{fields.source}: {n_heads} attention heads do not share {hidden} dimensions evenly"
+            f"{file.source}: {n_heads} attention heads do not share {hidden} dimensions evenly"
         )
     attention = Attention(
         n_heads,
@@ -55,10 +42,11 @@ def encoder_attention(fields: Fields, rope: int | None = None, bias: bool = True
         hidden // n_heads,
         rope,
         both_ways=True,
-        qkv_bias=bias,
-        output_bias=bias,
+        qkv_bias=has_qkv_bias(file) if file.is_gguf else bias,
+        output_bias=file.has(Role.ATTN_OUTPUT_BIAS) if file.is_gguf else bias,
+        alibi=alibi,
     )
-    return check_heads(attention, fields.source)
+    return check_heads(attention, file.source)
 
 
 def layers_after(attention: Attention, ffn: Gated | Plain, n_layers: int) -> tuple[Layer, ...]:
@@ -79,8 +67,7 @@ def layers_by_turns(
 
 
 def post_norm_model(
-    fields: Fields,
-    sources: Sources,
+    file: ModelFile,
     name: str,
     attention: Attention,
     ffn: Gated | Plain,
@@ -90,37 +77,38 @@ def post_norm_model(
     """Return what models that normalize after each addition have in common, without positions."""
     return ModelConfig(
         architecture=name,
-        hidden_size=fields.integer("hidden_size"),
-        vocab_size=fields.integer("vocab_size"),
+        hidden_size=file.integer("hidden_size"),
+        vocab_size=vocab_size_of(file),
         context_length=context,
-        rms_norm_eps=norm_eps(fields),
+        rms_norm_eps=norm_eps(file),
         tied_embeddings=True,
         ropes=(),
-        layers=layers_after(attention, ffn, hf_n_layers(fields, sources)),
+        layers=layers_after(attention, ffn, n_layers_of(file)),
         norm="layer",
         norm_bias=True,
         pooling=pooling,
     )
 
 
-def norm_eps(fields: Fields, key: str = "layer_norm_eps", default: float = 1e-12) -> float:
-    """Return what is added to variances."""
-    return round_to_f32(fields.number(key, default=default))
+def norm_eps(file: ModelFile) -> float:
+    """Return what is added to variances, which every GGUF file says."""
+    default = None if file.is_gguf else 1e-12
+    return round_to_f32(file.number("layer_norm_eps", default=default))
 
 
-def encoder_family(name: str, from_hf: Program, hf_tensors: Rename) -> Family:
-    """Return a row of the table."""
-    return Family(name, from_hf, hf_tensors=hf_tensors, gguf_is_usual=False)
+def encoder_family(
+    name: str, program: Program, hf_tensors: Rename, gguf: str | None = None, **more: Any
+) -> Family:
+    """Return a row of the table; ``more`` is as Family has it."""
+    return Family(name, program, gguf, hf_tensors=hf_tensors, gguf_is_usual=False, **more)
 
 
-def give_norm_after(
-    tensors: Rearranged, name: str, config: ModelConfig, number: int, column: int = HF
-) -> None:
+def give_norm_after(tensors: Rearranged, name: str, config: ModelConfig, number: int) -> None:
     """Give the norm after layer ``number`` to the next layer; after the last it is the output's."""
     if number + 1 == config.n_layers:
-        give_roles(tensors, name, Role.OUTPUT_NORM, column=column)
+        give_roles(tensors, name, Role.OUTPUT_NORM)
     else:
-        give_roles(tensors, name, Role.ATTN_NORM, number + 1, column)
+        give_roles(tensors, name, Role.ATTN_NORM, number + 1)
 
 
 def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -> None:
@@ -135,10 +123,12 @@ def give_outside_layers(
 ) -> None:
     """Give what BERTs have before and behind their layers its usual names, and drop the rest.
 
-    ``heads`` are those of classifiers.
+    ``heads`` are the names of a classifier's heads.
     """
-    tensors.rename("embeddings.word_embeddings.weight", usual(Role.TOKEN_EMBEDDING))
-    tensors.rename("embeddings.token_type_embeddings.weight", usual(Role.TOKEN_TYPE_EMBEDDING))
+    tensors.rename("embeddings.word_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
+    tensors.rename(
+        "embeddings.token_type_embeddings.weight", tensors.usual(Role.TOKEN_TYPE_EMBEDDING)
+    )
     give_roles(tensors, "embeddings.LayerNorm", Role.ATTN_NORM)
     give_heads(tensors, config, heads)
     unused = [name for name in tensors.out if name.startswith(UNUSED_PREFIXES)]

@@ -6,22 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
-from lanewise.loading.families.common import has
-from lanewise.loading.families.encoders import give_norm_after, layers_after
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_n_layers,
-    gguf_qkv_bias,
-    gguf_rope,
-    gguf_uniform,
-)
+from lanewise.loading.families.encoders import encoder_attention, give_norm_after, post_norm_model
+from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.families.naming import give_roles, usual
-from lanewise.loading.formats import round_to_f32
 from lanewise.loading.gguf_text import TEMPLATE
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Dense, Gated, ModelConfig, Plain, Pooling, Rope
+from lanewise.loading.program import Dense, Gated, ModelConfig, Plain, Pooling, Rope
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
@@ -36,54 +27,53 @@ MAYBE_VECTORS = ("token_types.weight", *(f"{name}.weight" for name in HEADS))
 
 
 def gguf_text_pooling(
-    fields: Fields, sources: dict[str, SourceTensor]
+    file: ModelFile, sources: dict[str, SourceTensor]
 ) -> tuple[Pooling | None, dict[str, SourceTensor]]:
     """Return how rows are pooled of a model that wrote text before it made vectors; None: it does.
 
     Of one whose rows are scored the scores are the logits of yes and no, which it has a head for.
     """
-    arch = arch_of(fields)
-    key = f"{arch}.pooling_type"
-    kind = fields.integer(key, default=0, least=0)
+    key = "{arch}.pooling_type"
+    kind = file.integer(key, default=0, least=0)
     if kind == RANK:
-        return Pooling("last", dense=(Dense(len(ANSWERS)),)), _with_answers(fields, sources)
+        return Pooling("last", dense=(Dense(len(ANSWERS)),)), _with_answers(file, sources)
     if kind and kind not in POOLING_TYPES:
-        raise fields.fail(key, "0 to 4 of a model that is no encoder")
+        raise file.fail(key, "0 to 4 of a model that is no encoder")
     return (Pooling(POOLING_TYPES[kind], normalize=True) if kind else None), sources
 
 
-def _with_answers(fields: Fields, sources: Sources) -> dict[str, SourceTensor]:
+def _with_answers(file: ModelFile, sources: Sources) -> dict[str, SourceTensor]:
     """Return the tensors with the head of yes and no under its usual name."""
-    labels = f"{arch_of(fields)}.classifier.output_labels"
-    if fields.is_set(labels) and fields.raw(labels) != list(ANSWERS):
-        raise fields.fail(labels, f"{list(ANSWERS)}")
+    labels = "{arch}.classifier.output_labels"
+    if file.is_set(labels) and file.raw(labels) != list(ANSWERS):
+        raise file.fail(labels, f"{list(ANSWERS)}")
     name = f"{HEADS[1]}.weight"
     head = sources.get(name)
     if head is None or head.shape[:-1] != (len(ANSWERS),):
         raise ModelFileError(
-            f"{fields.source}: {arch_of(fields)}.pooling_type is {RANK}; a tensor {name!r} of"
+            f"{file.source}: {file.key_of('{arch}.pooling_type')} is {RANK}; a tensor {name!r} of"
             f" {len(ANSWERS)} rows is needed, those of {' and '.join(ANSWERS)}"
         )
-    if type(fields.raw(GGUF_TEMPLATE)) is not str:
-        raise fields.fail(GGUF_TEMPLATE, "how a query and a document are written, a string,")
+    if type(file.raw(GGUF_TEMPLATE)) is not str:
+        raise file.fail(GGUF_TEMPLATE, "how a query and a document are written, a string,")
     others = {key: tensor for key, tensor in sources.items() if key != name}
     return others | {usual(Role.DENSE, 0, GGUF): head}
 
 
-def gguf_pooling(
-    fields: Fields, sources: Sources, head: Dense | None = None, classifies: str = "cls"
-) -> Pooling:
+def gguf_pooling(file: ModelFile, head: Dense | None = None, classifies: str = "cls") -> Pooling:
     """Return how rows are pooled, and the heads of a classifier.
 
     ``head`` is a classifier's first one, None: with tanh, and ``classifies`` its kind of pooling.
     """
-    key = f"{arch_of(fields)}.pooling_type"
-    kind = fields.integer(key, default=0, least=0)
-    sources = with_matrices(sources)
+    key = "{arch}.pooling_type"
+    kind = file.integer(key, default=0, least=0)
+    sources = with_matrices(file.tensors)
     heads = [sources.get(f"{name}.weight") for name in HEADS]
     if kind == RANK:
         if None in heads:
-            raise ModelFileError(f"{fields.source}: {key} is {RANK}; tensors {HEADS} are needed")
+            raise ModelFileError(
+                f"{file.source}: {file.key_of(key)} is {RANK}; tensors {HEADS} are needed"
+            )
         dense = [
             Dense(head.shape[0], f"{name}.bias" in sources)
             for name, head in zip(HEADS, heads, strict=True)
@@ -91,13 +81,12 @@ def gguf_pooling(
         ]
         return Pooling(classifies, dense=(head or replace(dense[0], activation="tanh"), dense[1]))
     if kind not in POOLING_TYPES:
-        raise fields.fail(key, "0 to 4")
+        raise file.fail(key, "0 to 4")
     return Pooling(POOLING_TYPES[kind])
 
 
 def gguf_encoder(
-    fields: Fields,
-    sources: Sources,
+    file: ModelFile,
     name: str,
     ffn: Gated | Plain,
     theta: float | None = None,
@@ -106,55 +95,29 @@ def gguf_encoder(
 ) -> ModelConfig:
     """Return a model that normalizes after each addition, with RoPE if it has a ``theta``.
 
-    ``classifier`` is what :func:`gguf_pooling` takes.
+    Tensors say what fields of a config.json say. ``classifier`` is what gguf_pooling takes.
     """
-    arch = arch_of(fields)
-    sources = with_matrices(sources)
-    fields.ignore(f"{arch}.vocab_size")
-    if fields.flag(f"{arch}.attention.causal", default=True):
-        raise fields.fail(f"{arch}.attention.causal", "false")
-    embedding = sources.get("token_embd.weight")
-    types, positions = (sources.get(f"{one}.weight") for one in ("token_types", "position_embd"))
-    if embedding is None or len(embedding.shape) != 2:
-        raise ModelFileError(f"{fields.source}: missing tensor 'token_embd.weight'")
-    hidden = fields.integer(f"{arch}.embedding_length")
-    n_heads = gguf_uniform(fields, f"{arch}.attention.head_count")
-    fields.ignore(f"{arch}.attention.head_count_kv")
-    attention = Attention(
-        n_heads,
-        n_heads,
-        hidden // n_heads,
-        rope=None if theta is None else 0,
-        both_ways=True,
-        qkv_bias=gguf_qkv_bias(sources),
-        output_bias=has(sources, Role.ATTN_OUTPUT_BIAS, GGUF),
-        alibi=alibi,
-    )
-    check_heads(attention, fields.source)
-    context = fields.integer(f"{arch}.context_length")
+    file = file.with_tensors(with_matrices(file.tensors))
+    if file.flag("{arch}.attention.causal", default=True):
+        raise file.fail("{arch}.attention.causal", "false")
+    file.ignore("num_key_value_heads")
+    attention = encoder_attention(file, rope=None if theta is None else 0, alibi=alibi)
+    context = file.integer("max_position_embeddings")
     ropes: tuple[Rope, ...] = ()
     if theta is not None:
-        rope, context = gguf_rope(fields, sources, attention.head_dim, theta, truncate=True)
+        rope, context = gguf_rope(file, attention.head_dim, theta)
         ropes = (rope,)
-    eps = fields.number(f"{arch}.attention.layer_norm_epsilon")
-    return ModelConfig(
-        architecture=name,
-        hidden_size=hidden,
-        vocab_size=embedding.shape[0],
-        context_length=context,
-        rms_norm_eps=round_to_f32(eps),
-        tied_embeddings=True,
+    types = file.tensors.get(usual(Role.TOKEN_TYPE_EMBEDDING, column=GGUF))
+    pooling = gguf_pooling(file, **classifier)
+    return replace(
+        post_norm_model(file, name, attention, ffn, context, pooling),
         ropes=ropes,
-        layers=layers_after(attention, ffn, gguf_n_layers(fields, sources)),
-        norm="layer",
-        norm_bias=True,
-        pooling=gguf_pooling(fields, sources, **classifier),
-        learned_positions=positions is not None,
+        learned_positions=file.has(Role.POSITION_EMBEDDING),
         n_token_types=types.shape[0] if types is not None and types.shape else 0,
     )
 
 
-def with_matrices(sources: Sources) -> Sources:
+def with_matrices(sources: Sources) -> dict[str, SourceTensor]:
     """Return tensors of which matrices of one row have two dimensions."""
     return {
         name: replace(one, shape=(1, *one.shape))
@@ -164,13 +127,12 @@ def with_matrices(sources: Sources) -> Sources:
     }
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give tensors their usual names; the norms after additions are those before the next."""
-    tensors = Rearranged(with_matrices(sources))
-    give_roles(tensors, "token_embd_norm", Role.ATTN_NORM, column=GGUF)
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
+    tensors.out = with_matrices(tensors.out)
+    give_roles(tensors, "token_embd_norm", Role.ATTN_NORM)
     for number in range(config.n_layers):
-        give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number, GGUF)
-        give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number, GGUF)
+        give_roles(tensors, f"blk.{number}.attn_output_norm", Role.FFN_NORM, number)
+        give_norm_after(tensors, f"blk.{number}.layer_output_norm", config, number)
     for number, head in enumerate(HEADS):
-        give_roles(tensors, head, Role.DENSE, number, GGUF)
-    return tensors.out
+        give_roles(tensors, head, Role.DENSE, number)

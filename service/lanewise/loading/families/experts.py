@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import check_activation, has, hf_gated, hf_n_layers
-from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_uniform
+from lanewise.loading.families.common import (
+    check_activation,
+    gated_of,
+    n_layers_of,
+    trunk_layers_of,
+)
+from lanewise.loading.families.naming import usual
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.names import GGUF
 from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.rearranging import Bytes, Rearranged
-from lanewise.loading.sources import Sources
 
 GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # of GGUF's expert_gating_func
+GATING_OF = {router: number for number, router in GATING.items()}
+# Keys of GGUF files that say what tensors say, too.
+TOLD_BY_TENSORS = (
+    *("{arch}.expert_shared_count", "{arch}.expert_shared_feed_forward_length"),
+    *("{arch}.leading_dense_block_count", "{arch}.interleave_moe_layer_step"),
+    "{arch}.moe_every_n_layers",
+)
 EXPERT_ROLES = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
 PARTS = ("gate_proj", "up_proj", "down_proj")
 EPS = round_to_f32(1e-20)  # beside the sum that weights of routed experts are divided by
@@ -28,16 +41,6 @@ def sparse_layers(
     dense = experts if gated is None else gated
     both = Layer(attention, dense), Layer(attention, experts)
     return [both[sparse] for sparse in is_sparse]
-
-
-def hf_name(role: Role, layer: int) -> str:
-    """Return the usual name of a layer's tensor."""
-    return TENSOR_NAMES[role][HF].format(layer)
-
-
-def gguf_name(role: Role, layer: int) -> str:
-    """Return the usual name of a layer's tensor in GGUF files."""
-    return TENSOR_NAMES[role][GGUF].format(layer)
 
 
 def layers_of_experts(config: ModelConfig) -> list[tuple[int, Experts]]:
@@ -68,167 +71,42 @@ def stack_hf_experts(
 ) -> None:
     """Make one matrix of each of gate, up and down: of one for each expert, or of stacked ones.
 
-    ``names`` are those of gate, up and down of one expert in ``folder``; not all have a gate.
+    ``names`` are one expert's gate, up and down in ``folder``; some experts have no gate.
     """
     prefix = f"model.layers.{layer}.{folder}"
     for role, name in zip(EXPERT_ROLES, names, strict=True):
         each = [f"{prefix}.{number}.{name}.weight" for number in range(experts.n)]
-        tensors.stack(each, hf_name(role, layer))
+        tensors.stack(each, tensors.usual(role, layer))
     fused = f"{prefix}.gate_up_proj"
-    gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
     tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
     tensors.flatten(f"{prefix}.up_proj", up)
     tensors.flatten(f"{prefix}.down_proj", down)
 
 
-def stack_experts(sources: Sources, config: ModelConfig) -> Sources:
+def stack_experts(tensors: Rearranged, config: ModelConfig) -> None:
     """Do so in all layers, for files that have nothing else out of the usual."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
-    return tensors.out
 
 
-def gguf_experts(
-    fields: Fields,
-    sources: Sources,
-    router: str,
-    renormalize: bool,
-    shared_gate: bool = False,
-    denominator_least: float = 0.0,
-    denominator_eps: float = 0.0,
-) -> Experts:
-    """Return the experts that GGUF metadata and tensors describe.
-
-    ``router`` and ``renormalize`` are what the family has where the file does not say.
-    """
-    arch = arch_of(fields)
-    key = f"{arch}.expert_gating_func"
-    gating = fields.integer(key, default=0, least=0)
-    if gating and GATING.get(gating) != router:
-        raise fields.fail(key, next(str(n) for n, name in GATING.items() if name == router))
-    first = first_sparse(sources)
-    shared = sources.get(gguf_name(Role.SHARED_UP, first))
-    size = gguf_uniform(fields, f"{arch}.feed_forward_length", default=1)
-    fields.ignore(
-        *(f"{arch}.{name}" for name in ("expert_shared_count", "leading_dense_block_count")),
-        *(f"{arch}.{name}" for name in ("interleave_moe_layer_step", "moe_every_n_layers")),
-        f"{arch}.expert_shared_feed_forward_length",  # the tensors say it
-    )
-    return Experts(
-        n=fields.integer(f"{arch}.expert_count"),
-        n_used=fields.integer(f"{arch}.expert_used_count"),
-        size=fields.integer(f"{arch}.expert_feed_forward_length", default=size),
-        router=router,
-        router_bias=has(sources, Role.ROUTER_BIAS, GGUF, first),
-        choice_bias=has(sources, Role.ROUTER_CHOICE_BIAS, GGUF, first),
-        groups=fields.integer(f"{arch}.expert_group_count", default=0, least=0) or 1,
-        groups_used=fields.integer(f"{arch}.expert_group_used_count", default=0, least=0) or 1,
-        renormalize=fields.flag(f"{arch}.expert_weights_norm", default=renormalize),
-        denominator_least=denominator_least,
-        denominator_eps=denominator_eps,
-        scale=round_to_f32(
-            fields.number(f"{arch}.expert_weights_scale", default=0.0, zero=True) or 1.0
-        ),
-        bias=has(sources, Role.EXPERTS_GATE_BIAS, GGUF, first),
-        shared_size=0 if shared is None else shared.shape[0],
-        shared_gate=shared_gate,
-    )
-
-
-def gguf_sparse_layers(
-    fields: Fields, sources: Sources, attention: Attention, experts: Experts, n_layers: int
-) -> list[Layer]:
-    """Return layers of experts where the file has a router, and gated ones elsewhere."""
-    is_sparse = [has(sources, Role.ROUTER, GGUF, number) for number in range(n_layers)]
-    return sparse_layers(attention, experts, gguf_gated(fields, sources), is_sparse)
-
-
-def first_sparse(sources: Sources) -> int:
-    """Return the first layer with experts; 0 if there is none."""
-    numbers = range(len(sources))
-    return next((n for n in numbers if has(sources, Role.ROUTER, GGUF, n)), 0)
-
-
-def flatten_gguf_experts(sources: Sources, config: ModelConfig) -> Sources:
+def flatten_gguf_experts(tensors: Rearranged, config: ModelConfig) -> None:
     """Make matrices of GGUF's [experts, rows, columns], and take gate and up apart."""
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
-        choice_bias = gguf_name(Role.ROUTER_CHOICE_BIAS, layer)
+        choice_bias = tensors.usual(Role.ROUTER_CHOICE_BIAS, layer)
         tensors.rename(f"blk.{layer}.exp_probs_b", choice_bias)
         tensors.flatten(choice_bias, dims=2)
-        gate, up, _ = (gguf_name(role, layer) for role in EXPERT_ROLES)
+        gate, up, _ = (tensors.usual(role, layer) for role in EXPERT_ROLES)
         fused = f"blk.{layer}.ffn_gate_up_exps.weight"
         tensors.split_experts(fused, {gate: first_half, up: second_half}, experts.size)
         for role in EXPERT_ROLES:
-            tensors.flatten(gguf_name(role, layer))
-            tensors.flatten(gguf_name(Role[f"{role.name}_BIAS"], layer), dims=2)
-        tensors.flatten(gguf_name(Role.SHARED_ROUTER, layer), dims=2)
-    return tensors.out
-
-
-def hf_count(fields: Fields) -> int:
-    """Return the number of experts, which transformers has two names for."""
-    other = fields.raw("num_local_experts")
-    if not fields.is_set("num_experts") and other is not None:
-        return fields.integer("num_local_experts")
-    return fields.integer("num_experts")
-
-
-def hf_shared_experts(fields: Fields, renormalize: bool) -> Experts:
-    """Return experts beside a shared one behind a gate, as the models of Qwen have them.
-
-    ``renormalize`` is what the family has where the file does not say.
-    """
-    check_activation(fields)
-    return Experts(
-        n=hf_count(fields),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
-        router="softmax",
-        renormalize=fields.flag("norm_topk_prob", default=renormalize),
-        shared_size=fields.integer("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
-
-
-def hf_routed_experts(
-    fields: Fields, router: str, renormalize: bool, groups: bool = True
-) -> Experts:
-    """Return the experts of a config.json of DeepSeek's kind.
-
-    ``renormalize`` is what the family has where the file does not say; without ``groups`` the
-    choice is not limited to some of them.
-    """
-    check_activation(fields)
-    size = fields.integer("moe_intermediate_size")
-    n_groups = fields.integer("n_group", default=1)
-    groups_used = fields.integer("topk_group", default=1)
-    return Experts(
-        n=fields.integer("n_routed_experts"),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=size,
-        router=router,
-        choice_bias=router == "sigmoid",
-        groups=n_groups if groups else 1,
-        groups_used=groups_used if groups else 1,
-        renormalize=fields.flag("norm_topk_prob", default=renormalize),
-        denominator_eps=EPS,
-        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
-        shared_size=size * fields.integer("n_shared_experts", default=0, least=0),
-    )
-
-
-def hf_dense_first(
-    fields: Fields, sources: Sources, attention: Attention, experts: Experts, first: int
-) -> list[Layer]:
-    """Return layers of a config.json that are experts from number ``first`` on, gated before."""
-    is_sparse = [number >= first for number in range(hf_n_layers(fields, sources))]
-    return sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
+            tensors.flatten(tensors.usual(role, layer))
+            tensors.flatten(tensors.usual(Role[f"{role.name}_BIAS"], layer), dims=2)
+        tensors.flatten(tensors.usual(Role.SHARED_ROUTER, layer), dims=2)
 
 
 def stack_routed_experts(tensors: Rearranged, config: ModelConfig) -> None:
-    """Make matrices of all experts in "mlp", and name those that all rows have."""
+    """Make matrices of all experts in "mlp", and name the shared expert's tensors."""
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts)
         rename_shared(tensors, number, "mlp.shared_experts")
@@ -238,4 +116,122 @@ def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:
     """Give the shared expert's tensors in ``folder`` their usual names."""
     shared = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
     for role, name in zip(shared, PARTS, strict=True):
-        tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", hf_name(role, layer))
+        tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", tensors.usual(role, layer))
+
+
+def experts_of(
+    file: ModelFile,
+    router: str,
+    renormalize: bool,
+    n: str = "num_experts",
+    used: str = "num_experts_per_tok",
+    size: str = "moe_intermediate_size",
+    **more: Any,
+) -> Experts:
+    """Return the experts that a file describes by the fields that are named, or a GGUF file's own.
+
+    ``renormalize`` is what the family has where no key of a GGUF file says it, ``more`` are other
+    fields of Experts; sizes, biases and groups of these are what a config.json says.
+    """
+    experts = Experts(
+        n=file.integer(n),
+        n_used=file.integer(used),
+        size=1 if file.is_gguf else file.integer(size),
+        router=router,
+        renormalize=renormalize,
+        **more,
+    )
+    return gguf_told(file, experts) if file.is_gguf else experts
+
+
+def gguf_told(file: ModelFile, experts: Experts) -> Experts:
+    """Return experts with what GGUF files of all families say by keys and tensors of one name."""
+    gating, key = GATING_OF[experts.router], "{arch}.expert_gating_func"
+    if file.integer(key, default=0, least=0) not in (0, gating):
+        raise file.fail(key, str(gating))
+    first = first_sparse_layer(file)
+    shared = file.tensors.get(usual(Role.SHARED_UP, first, GGUF))
+    file.ignore(*TOLD_BY_TENSORS)
+    size = file.integer("intermediate_size", default=1)
+    return replace(
+        experts,
+        size=file.integer("moe_intermediate_size", default=size),
+        router_bias=file.has(Role.ROUTER_BIAS, first),
+        choice_bias=file.has(Role.ROUTER_CHOICE_BIAS, first),
+        groups=file.integer("n_group", default=1),
+        groups_used=file.integer("topk_group", default=1),
+        renormalize=file.flag("norm_topk_prob", default=experts.renormalize),
+        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
+        bias=file.has(Role.EXPERTS_GATE_BIAS, first),
+        shared_size=0 if shared is None else shared.shape[0],
+    )
+
+
+def first_sparse_layer(file: ModelFile) -> int:
+    """Return the first layer of a GGUF file that has experts; 0 if there is none."""
+    numbers = range(len(file.tensors))
+    return next((number for number in numbers if file.has(Role.ROUTER, number)), 0)
+
+
+def routed_experts_of(
+    file: ModelFile, router: str, renormalize: bool, groups: bool = True
+) -> Experts:
+    """Return the experts of models of DeepSeek's kind.
+
+    Without ``groups`` the choice is not limited to some of a config.json.
+    """
+    shared = file.integer("n_shared_experts", default=0, least=0)
+    size = 0 if file.is_gguf else file.integer("moe_intermediate_size")
+    both = file.integer("n_group", default=1), file.integer("topk_group", default=1)
+    return experts_of(
+        file,
+        router,
+        file.flag("norm_topk_prob", default=renormalize),
+        n="n_routed_experts",
+        choice_bias=router == "sigmoid",
+        groups=both[0] if groups else 1,
+        groups_used=both[1] if groups else 1,
+        denominator_eps=EPS,
+        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
+        shared_size=size * shared,
+    )
+
+
+def shared_experts_of(file: ModelFile, renormalize: bool) -> Experts:
+    """Return experts beside a shared one behind a gate, as the models of Qwen have them."""
+    check_activation(file)
+    shared = 0 if file.is_gguf else file.integer("shared_expert_intermediate_size")
+    return experts_of(
+        file, "softmax", renormalize, n=count_name(file), shared_size=shared, shared_gate=True
+    )
+
+
+def count_name(file: ModelFile) -> str:
+    """Return the name of the number of experts, which transformers has two of."""
+    other = file.raw("num_local_experts")
+    is_other = not file.is_set("num_experts") and other is not None
+    return "num_local_experts" if is_other else "num_experts"
+
+
+def mixture_of(
+    file: ModelFile, attention: Attention, experts: Experts, is_sparse: Sequence[bool]
+) -> list[Layer]:
+    """Return layers of experts where ``is_sparse``, or a GGUF file's router, says so."""
+    if file.is_gguf:
+        is_sparse = [file.has(Role.ROUTER, number) for number in range(len(is_sparse))]
+    return sparse_layers(attention, experts, gated_of(file), is_sparse)
+
+
+def sparse_from(file: ModelFile, first: int) -> list[bool]:
+    """Return which layers have experts: layers from number ``first`` on."""
+    return [number >= first for number in range(trunk_layers_of(file))]
+
+
+def sparse_layers_of(file: ModelFile) -> list[bool]:
+    """Return which layers have experts, by mlp_only_layers and decoder_sparse_step."""
+    dense = file.raw("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(number) is int for number in dense):
+        raise file.fail("mlp_only_layers", "a list of layers")
+    step = file.integer("decoder_sparse_step", default=1)
+    gated = set(dense)
+    return [number not in gated and (number + 1) % step == 0 for number in range(n_layers_of(file))]

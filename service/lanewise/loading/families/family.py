@@ -6,40 +6,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
-# From config.json, or a GGUF file's metadata, and the file's tensors by their own names.
-Program = Callable[[Fields, Sources], ModelConfig]
-# The tensors by the names that TENSOR_NAMES has for the kind of file.
-Rename = Callable[[Sources, ModelConfig], Sources]
-# The tensors with what config.json says of their values.
-Revalue = Callable[[Fields, Sources, ModelConfig], Sources]
-
-
-def as_they_are(sources: Sources, config: ModelConfig) -> Sources:
-    """Return tensors that have the usual names already."""
-    del config
-    return sources
+# What a file of either kind says.
+Program = Callable[[ModelFile], ModelConfig]
+# Gives tensors the names that TENSOR_NAMES has for the kind of file.
+Rename = Callable[[Rearranged, ModelConfig], None]
+# Gives tensors the values that config.json says.
+Revalue = Callable[[Fields, Rearranged, ModelConfig], None]
 
 
-def valued_as_they_are(fields: Fields, sources: Sources, config: ModelConfig) -> Sources:
-    """Return tensors whose values are those of the model."""
-    del fields, config
-    return sources
+def as_they_are(tensors: Rearranged, config: ModelConfig) -> None:
+    """Leave tensors that have the usual names already."""
+
+
+def valued_as_they_are(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
+    """Leave tensors that have the model's values already."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One model family; a function that is None: no file of that kind says that it is of it."""
+    """One model family."""
 
     name: str  # model_type in config.json
-    from_hf: Program
-    gguf: str | None = None  # general.architecture
-    from_gguf: Program | None = None
+    program: Program
+    gguf: str | None = None  # general.architecture; None: no GGUF file says that it is of it
     hf_tensors: Rename = as_they_are
     hf_values: Revalue = valued_as_they_are  # of tensors that hf_tensors has named
-    # Rows of lora_B that hf_tensors has named, with what has been done to those of their matrices.
+    # Changes rows of lora_B, named by hf_tensors, as the rows of their matrices were changed.
     lora_values: Rename = as_they_are
     hf_inputs_first: bool = False  # matrices of directories are [inputs, outputs], lora_B is not
     gguf_tensors: Rename = as_they_are

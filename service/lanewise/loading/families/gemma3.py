@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
-    KINDS,
+    attention_of,
+    by_turns,
     check_values,
     curve,
-    hf_attention,
-    hf_kinds,
-    hf_n_layers,
-    hf_ropes_of_kinds,
+    model_of,
+    n_layers_of,
+    ropes_of_kinds,
+    window_of,
+    windows_of,
 )
-from lanewise.loading.families.encoders import norm_eps
 from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import cap, root_scale
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.families.naming import add_one_to_norms, usual
+from lanewise.loading.families.naming import add_one_to_norms, give_layer_roles
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import (
-    Attention,
-    Dense,
-    Gated,
-    Layer,
-    ModelConfig,
-    Pooling,
-    Rope,
-)
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
-# Of configs that do not say, as those of 4B to 27B do not.
-WINDOW, PERIOD, SCALAR = 4096, 6, 256
-EMBEDDING_WINDOW = 512
+PERIOD, SCALAR = 6, 256  # of configs that do not say, such as 4B's to 27B's
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
 MUST_BE = {
@@ -65,46 +46,73 @@ LARGEST = 62
 DENSE = (2, 3)
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_values(fields, MUST_BE)
-    both_ways = fields.flag("use_bidirectional_attention", default=False)
-    n_layers = hf_n_layers(fields, sources)
-    period = next((fields.integer(key) for key in PERIODS if fields.is_set(key)), PERIOD)
-    kinds = hf_kinds(fields, n_layers) or [KINDS[n % period < period - 1] for n in range(n_layers)]
-    scale = fields.number("query_pre_attn_scalar", default=SCALAR) ** -0.5
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    both_ways = file.flag("use_bidirectional_attention", default=False)
+    return gemma_of(file, Pooling() if both_ways else None)
+
+
+def embedding_program(file: ModelFile) -> ModelConfig:
+    """Read a GGUF file of a model that makes vectors."""
+    file.ignore("{arch}.attention.causal")
+    pooling = gguf_pooling(file)
+    model = gemma_of(file, replace(pooling, dense=_dense(file)))
+    return replace(model, tied_embeddings=True)
+
+
+def gemma_of(file: ModelFile, pooling: Pooling | None) -> ModelConfig:
+    """Return the whole of a model; one that makes vectors sees both ways."""
+    check_values(file, MUST_BE)
     attention = replace(
-        hf_attention(fields, sources, qk_norm="head"),
-        score_scale=round_to_f32(scale),
-        both_ways=both_ways,
+        attention_of(file, qk_norm="head"),
+        score_scale=scale_of(file, LARGEST),
+        both_ways=pooling is not None,
     )
-    ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, THETA_KEYS, THETAS, scaled=1)
-    hidden = fields.integer("hidden_size")
-    window = fields.integer("sliding_window", default=EMBEDDING_WINDOW if both_ways else WINDOW)
-    windows = [None if kind == KINDS[0] else window for kind in kinds]
     ffn = Gated(
-        fields.integer("intermediate_size"),
-        activation=curve(fields, "hidden_activation", "gelu_tanh"),
+        file.integer("intermediate_size"),
+        activation=curve(file, "hidden_activation", "gelu_tanh"),
     )
-    return ModelConfig(
-        architecture="gemma3_text",
-        hidden_size=hidden,
-        vocab_size=fields.integer("vocab_size"),
-        context_length=context,
-        rms_norm_eps=norm_eps(fields, "rms_norm_eps", 1e-6),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=True),
-        ropes=ropes,
-        layers=layers_of(attention, ffn, windows),
-        embedding_scale=root_scale(hidden, sources),
-        pooling=Pooling() if both_ways else None,
-        logit_softcap=cap(fields, "final_logit_softcapping", 0.0),
+    period = next((file.integer(key) for key in PERIODS if file.is_set(key)), PERIOD)
+    have = by_turns(n_layers_of(file), period)
+    windows = windows_of(file, window_of(file, always=True), have)
+    ropes = ropes_of_kinds(file, attention.head_dim, THETA_KEYS, THETAS, scaled=1)
+    layers = layers_of(attention, ffn, windows)
+    model = model_of(file, "gemma3_text", layers, tied=True, own_kinds=True, ropes=ropes)
+    return replace(
+        model,
+        embedding_scale=root_scale(file),
+        pooling=pooling,
+        logit_softcap=cap(file, "final_logit_softcapping"),
     )
+
+
+def scale_of(file: ModelFile, largest: int) -> float:
+    """Return what scores are multiplied by; 0 is as usual.
+
+    Of GGUF files only the one with the ``largest`` number of layers has another than the usual one.
+    """
+    if not file.is_gguf:
+        return round_to_f32(file.number("query_pre_attn_scalar", default=SCALAR) ** -0.5)
+    if n_layers_of(file) != largest:
+        return 0.0
+    share = file.integer("hidden_size") // file.integer("num_attention_heads")
+    return round_to_f32(share**-0.5)
+
+
+def _dense(file: ModelFile) -> tuple[Dense, ...]:
+    heads = []
+    for number in DENSE:
+        head = file.tensors.get(f"dense_{number}.weight")
+        file.ignore(*(f"{{arch}}.dense_{number}_feat_{end}" for end in ("in", "out")))
+        if head is not None and len(head.shape) == 2:
+            heads.append(Dense(head.shape[0]))
+    return tuple(heads)
 
 
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tuple[Layer, ...]:
     """Return layers that see all, or a window by the model's second angles.
 
-    Those that see both ways have half of it on each side.
+    A layer that sees both ways has half of its window on each side.
     """
     made: dict[int | None, Layer] = {}
     for window in set(windows):
@@ -116,83 +124,27 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tu
     return tuple(made[window] for window in windows)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names, and add the 1 that files leave out of them."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in OF_LAYER.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
+    give_layer_roles(tensors, config, OF_LAYER)
     add_one_to_norms(tensors, config, NORMS)
-    return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    attention = gguf_attention(fields, sources, qk_norm="head")
-    n_layers = gguf_n_layers(fields, sources)
-    if n_layers == LARGEST:
-        share = fields.integer(f"{arch_of(fields)}.embedding_length") // attention.n_heads
-        attention = replace(attention, score_scale=round_to_f32(share**-0.5))
-    return gguf_gemma(fields, sources, attention)
-
-
-def gguf_gemma(fields: Fields, sources: Sources, attention: Attention) -> ModelConfig:
-    """Return the whole of a model, which does not make vectors yet."""
-    arch = arch_of(fields)
-    ffn = Gated(fields.integer(f"{arch}.feed_forward_length"), activation="gelu_tanh")
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
-    layers = layers_of(attention, ffn, windows)
-    model = gguf_model(fields, sources, "gemma3_text", layers, THETAS[KINDS[0]])
-    theta = fields.number(f"{arch}.rope.freq_base_swa", default=THETAS[KINDS[1]])
-    key = f"{arch}.final_logit_softcapping"
-    return replace(
-        model,
-        ropes=(*model.ropes, Rope(round_to_f32(theta), model.ropes[0].rotated)),
-        embedding_scale=round_to_f32(math.sqrt(model.hidden_size)),
-        logit_softcap=round_to_f32(fields.number(key, default=0.0, zero=True)),
-    )
-
-
-def embedding_from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata of what makes vectors."""
-    fields.ignore(f"{arch_of(fields)}.attention.causal")
-    attention = replace(gguf_attention(fields, sources, qk_norm="head"), both_ways=True)
-    model = replace(gguf_gemma(fields, sources, attention), tied_embeddings=True)
-    pooling = replace(gguf_pooling(fields, sources), dense=_dense(fields, sources))
-    return replace(model, pooling=pooling)
-
-
-def _dense(fields: Fields, sources: Sources) -> tuple[Dense, ...]:
-    heads = []
-    for number in DENSE:
-        head = sources.get(f"dense_{number}.weight")
-        fields.ignore(*(f"{arch_of(fields)}.dense_{number}_feat_{end}" for end in ("in", "out")))
-        if head is not None and len(head.shape) == 2:
-            heads.append(Dense(head.shape[0]))
-    return tuple(heads)
-
-
-def embedding_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def embedding_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the dense heads their usual names; a head that makes logits has no use."""
-    tensors = Rearranged(sources)
     for place, number in enumerate(DENSE):
-        tensors.rename(f"dense_{number}.weight", usual(Role.DENSE, place, GGUF))
-    tensors.drop(usual(Role.OUTPUT, column=GGUF))
-    return tensors.out
+        tensors.rename(f"dense_{number}.weight", tensors.usual(Role.DENSE, place))
+    tensors.drop(tensors.usual(Role.OUTPUT))
 
 
 FAMILY = Family(
     "gemma3_text",
-    from_hf,
-    "gemma3",
-    from_gguf,
+    program=program,
+    gguf="gemma3",
     hf_tensors=hf_tensors,
     gguf_is_usual=False,
     harmless=("sliding_window_pattern",),
 )
 EMBEDDING = replace(
-    FAMILY,
-    gguf="gemma-embedding",
-    from_gguf=embedding_from_gguf,
-    gguf_tensors=embedding_gguf_tensors,
+    FAMILY, gguf="gemma-embedding", program=embedding_program, gguf_tensors=embedding_gguf_tensors
 )

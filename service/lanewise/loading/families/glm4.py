@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import glm
-from lanewise.loading.families.naming import usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.families.naming import give_layer_roles, split_gate_and_up
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # The norm before the FFN has the name that it has elsewhere.
 RESULT_NORMS = {
@@ -19,30 +18,15 @@ RESULT_NORMS = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    return glm.hf_glm(fields, sources, "glm4", result_norms=True)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    return glm.glm_of(file, "glm4", result_norms=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Name the norms of what is added, and take gate and up apart."""
-    tensors = Rearranged(glm.hf_tensors(sources, config))
-    for number in range(config.n_layers):
-        for name, role in RESULT_NORMS.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
-    return tensors.out
+    split_gate_and_up(tensors, config)
+    give_layer_roles(tensors, config, RESULT_NORMS)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    return glm.gguf_glm(fields, sources, "glm4", result_norms=True)
-
-
-FAMILY = replace(
-    glm.FAMILY,
-    name="glm4",
-    from_hf=from_hf,
-    gguf="glm4",
-    from_gguf=from_gguf,
-    hf_tensors=hf_tensors,
-)
+FAMILY = replace(glm.FAMILY, name="glm4", program=program, gguf="glm4", hf_tensors=hf_tensors)

@@ -6,32 +6,30 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
+    attention_of,
     check_values,
     curve,
-    hf_attention,
-    hf_model,
-    hf_n_layers,
+    model_of,
+    n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
+from lanewise.loading.families.naming import (
+    QKV,
+    give_layer_roles,
+    give_roles,
+    qkv_rows,
+    split_roles,
 )
-from lanewise.loading.families.naming import QKV, give_roles, qkv_rows, split_roles, usual
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
-CURVE = "gelu_tanh"
-NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
+KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
 }
 MUST_BE = {"add_cross_attention": (False,)}
 OF_LAYER = {
@@ -45,33 +43,36 @@ INPUTS_FIRST = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 UNUSED = ("attn.bias", "attn.masked_bias")
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_values(fields, MUST_BE)
-    fields = fields.replacing({new: fields.meant(old) for old, new in NAMES.items()})
-    size = fields.integer("n_inner", default=4 * fields.integer("hidden_size"))
-    ffn = Plain(size, True, curve(fields, "activation_function", CURVE))
-    attention = hf_attention(fields, sources, qkv_bias=True)
-    plain = replace(attention, rope=None, output_bias=True)
-    numbers = range(hf_n_layers(fields, sources))
-    layers = [Layer(replace(plain, score_scale=scale(fields, plain, n)), ffn) for n in numbers]
-    eps = "layer_norm_epsilon"
-    config = hf_model(fields, "gpt2", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    if file.is_gguf:
+        size = file.integer("intermediate_size")
+    else:
+        check_values(file, MUST_BE)
+        file = file.called(KEYS)
+        size = file.integer("n_inner", default=4 * file.integer("hidden_size"))
+    ffn = Plain(size, True, curve(file, "activation_function", "gelu_tanh"))
+    plain = replace(attention_of(file, qkv_bias=True), rope=None, output_bias=True)
+    numbers = range(n_layers_of(file))
+    layers = [Layer(replace(plain, score_scale=scale(file, plain, n)), ffn) for n in numbers]
+    config = model_of(
+        *(file, "gpt2", layers), tied=True, eps="layer_norm_epsilon", norm="layer", norm_bias=True
+    )
     return replace(config, ropes=(), learned_positions=True)
 
 
-def scale(fields: Fields, attention: Attention, number: int) -> float:
+def scale(file: ModelFile, attention: Attention, number: int) -> float:
     """Return what scores of layer ``number`` are multiplied by."""
-    by_size = fields.flag("scale_attn_weights", default=True)
-    by_layer = fields.flag("scale_attn_by_inverse_layer_idx", default=False)
+    by_size = file.flag("scale_attn_weights", default=True)
+    by_layer = file.flag("scale_attn_by_inverse_layer_idx", default=False)
     own = attention.score_scale if by_size else 1.0
     return round_to_f32(own / (number + 1)) if by_layer else own
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names, transpose matrices, and take Q, K and V apart."""
-    tensors = Rearranged({name.removeprefix("transformer."): sources[name] for name in sources})
-    tensors.rename("wpe.weight", usual(Role.POSITION_EMBEDDING))
+    tensors.remove_prefixes("transformer.")
+    tensors.rename("wpe.weight", tensors.usual(Role.POSITION_EMBEDDING))
     give_roles(tensors, "ln_f", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
         folder = f"h.{number}"
@@ -79,26 +80,13 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         for name in INPUTS_FIRST:
             tensors.transpose(f"{folder}.{name}.weight")
         split_roles(tensors, f"{folder}.attn.c_attn", QKV, qkv_rows(config.heads), number)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-    return tensors.out
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    ffn = Plain(fields.integer(f"{arch_of(fields)}.feed_forward_length"), True, CURVE)
-    attention = gguf_attention(fields, sources, qkv_bias=True)
-    layer = Layer(replace(attention, rope=None, output_bias=True), ffn)
-    layers = [layer] * gguf_n_layers(fields, sources)
-    config = gguf_model(fields, sources, "gpt2", layers, norm="layer")
-    return replace(config, ropes=(), learned_positions=True)
+    give_layer_roles(tensors, config, OF_LAYER, "h.{}.")
 
 
 FAMILY = Family(
     "gpt2",
-    from_hf,
+    program,
     "gpt2",
-    from_gguf,
     hf_tensors=hf_tensors,
     hf_inputs_first=True,
     gguf_is_usual=False,

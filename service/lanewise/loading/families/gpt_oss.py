@@ -6,57 +6,48 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
-    hf_attention,
-    hf_model,
-    hf_n_layers,
-    hf_windows,
+    attention_of,
+    by_turns,
+    model_of,
+    n_layers_of,
+    window_of,
+    windows_of,
     with_windows,
 )
 from lanewise.loading.families.experts import (
     EXPERT_ROLES,
+    experts_of,
     flatten_gguf_experts,
-    gguf_experts,
-    hf_name,
     layers_of_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-    gguf_post_attention_norm,
-    gguf_windows,
-)
+from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Experts, Layer, ModelConfig
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Bytes, Rearranged
-from lanewise.loading.sources import Sources
 
 THETA = 150000.0
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped activation
-HEAD_DIM, WINDOW = 64, 128  # of configs that do not say
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    n_layers = hf_n_layers(fields, sources)
-    experts = Experts(
-        n=fields.integer("num_local_experts", default=128),
-        n_used=fields.integer("num_experts_per_tok", default=4),
-        size=fields.integer("intermediate_size"),
-        router="top_softmax",
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; no key of a GGUF file says that the ends of YaRN's ramp are not rounded."""
+    experts = experts_of(
+        *(file, "top_softmax", False),
+        n="num_local_experts",
+        size="intermediate_size",
         router_bias=True,
         activation="clamped",
-        limit=round_to_f32(fields.number("swiglu_limit", default=LIMIT)),
-        alpha=round_to_f32(fields.number("swiglu_alpha", default=ALPHA)),
+        limit=round_to_f32(file.number("swiglu_limit", default=LIMIT)),
+        alpha=round_to_f32(file.number("swiglu_alpha", default=ALPHA)),
         bias=True,
     )
-    attention = replace(hf_attention(fields, sources, HEAD_DIM, qkv_bias=True), sinks=True)
-    window = fields.integer("sliding_window", default=WINDOW)
-    windows = hf_windows(fields, window, [number % 2 == 0 for number in range(n_layers)])
+    attention = replace(attention_of(file, qkv_bias=True), sinks=True)
+    have = by_turns(n_layers_of(file), 2)
+    windows = windows_of(file, window_of(file, always=True), have)
     layers = with_windows(Layer(attention, experts), windows)
-    return hf_model(fields, "gpt_oss", layers, theta=THETA)
+    return model_of(file, "gpt_oss", layers, theta=THETA, truncate=False)
 
 
 def even_rows(rows: Bytes) -> Bytes:
@@ -69,64 +60,46 @@ def odd_rows(rows: Bytes) -> Bytes:
     return rows[:, 1::2]
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take gate and up apart, which come in turns, and make rows of GGUF's MXFP4 blocks.
 
     Experts that are not quantized have their inputs first.
     """
-    tensors = Rearranged(sources)
     for layer, experts in layers_of_experts(config):
         folder = f"model.layers.{layer}.mlp"
         for part in ("weight", "bias"):
             role = Role.ROUTER if part == "weight" else Role.ROUTER_BIAS
-            tensors.rename(f"{folder}.router.{part}", hf_name(role, layer))
+            tensors.rename(f"{folder}.router.{part}", tensors.usual(role, layer))
         for fused in ("gate_up_proj", "down_proj"):
             name = f"{folder}.experts.{fused}"
             tensors.transpose_experts(name)
             tensors.join_mxfp4(f"{name}_blocks", f"{name}_scales", name)
         split_in_turns(tensors, layer, experts.size)
-    return tensors.out
 
 
 def split_in_turns(tensors: Rearranged, layer: int, size: int) -> None:
     """Take gate and up apart, and their biases."""
     folder = f"model.layers.{layer}.mlp.experts"
-    gate, up, down = (hf_name(role, layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
     parts = {gate: even_rows, up: odd_rows}
     tensors.split_experts(f"{folder}.gate_up_proj", parts, size)
     tensors.flatten(f"{folder}.down_proj", down)
-    gate, up, down = (hf_name(Role[f"{role.name}_BIAS"], layer) for role in EXPERT_ROLES)
+    gate, up, down = (tensors.usual(Role[f"{role.name}_BIAS"], layer) for role in EXPERT_ROLES)
     parts = {gate: even_rows, up: odd_rows}
     tensors.split_experts(f"{folder}.gate_up_proj_bias", parts, size)
     tensors.flatten(f"{folder}.down_proj_bias", down, dims=2)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata. The ends of YaRN's ramp are no whole numbers, which no key says."""
-    experts = replace(
-        gguf_experts(fields, sources, "top_softmax", renormalize=False),
-        activation="clamped",
-        limit=LIMIT,
-        alpha=round_to_f32(ALPHA),
-    )
-    attention = replace(gguf_attention(fields, sources, qkv_bias=True), sinks=True)
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources), period=2)
-    layers = with_windows(Layer(attention, experts), windows)
-    return gguf_model(fields, sources, "gpt_oss", layers, THETA, truncate=False)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Name the second norm, and flatten."""
-    tensors = Rearranged(sources)
     gguf_post_attention_norm(tensors, config)
-    return flatten_gguf_experts(tensors.out, config)
+    flatten_gguf_experts(tensors, config)
 
 
 FAMILY = Family(
     "gpt_oss",
-    from_hf,
+    program,
     "gpt-oss",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

@@ -10,9 +10,9 @@ from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
 from lanewise.loading.formats import round_to_f32
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, ModelConfig
 from lanewise.loading.rope import uniform_factors
-from lanewise.loading.sources import Sources
 
 # What its makers' config.json must say.
 MUST_BE: Mapping[str, tuple[object, ...]] = {
@@ -22,18 +22,18 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
 NTK = "ntk"
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
     """Read config.json, of transformers' form or that of its makers."""
-    check_values(fields, MUST_BE)
-    theta = 10000.0 if fields.text("model_type") == "new" else 160000.0
-    scaling = fields.raw("rope_scaling")
+    check_values(file, MUST_BE)
+    theta = 10000.0 if file.text("model_type") == "new" else 160000.0
+    scaling = file.raw("rope_scaling")
     if not isinstance(scaling, Mapping) or scaling.get("type") != NTK:
-        return _model(fields, sources, theta)
-    settings = Fields(scaling, f"{fields.source}: rope_scaling")
+        return _model(file, theta)
+    settings = Fields(scaling, f"{file.source}: rope_scaling")
     settings.ignore("type")
     factor = settings.number("factor")
     settings.refuse_unread()
-    model = _model(fields.replacing({"rope_scaling": None}), sources, theta)
+    model = _model(file.replacing({"rope_scaling": None}), theta)
     if factor <= 1.0:
         return model
     (rope,) = model.ropes
@@ -46,10 +46,10 @@ def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
     return replace(model, ropes=(rope,))
 
 
-def _model(fields: Fields, sources: Sources, theta: float) -> ModelConfig:
-    size, activation = fields.integer("intermediate_size"), curve(fields, "hidden_act", "gelu")
+def _model(file: ModelFile, theta: float) -> ModelConfig:
+    size, activation = file.integer("intermediate_size"), curve(file, "hidden_act", "gelu")
     ffn = Gated(size, activation=activation, down_bias=True)
-    return rotary_model(fields, sources, "gte", ffn, bias=True, theta=theta)
+    return rotary_model(file, "gte", ffn, bias=True, theta=theta)
 
 
-FAMILY = encoder_family("gte", from_hf, hf_tensors)
+FAMILY = encoder_family("gte", program, hf_tensors)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
+    attention_of,
     check_values,
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
+    gated_of,
+    model_of,
+    n_layers_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.families.naming import usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.families.naming import give_layer_roles
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.rope import rope_settings
-from lanewise.loading.sources import Sources
 
 MUST_BE = {
     "use_qk_norm": (True,),
@@ -34,58 +25,38 @@ MUST_BE = {
     "num_experts": (None, 1),
     "norm_type": ("rms", "hf_rms", "fused"),
 }
-NORMS = {"query_layernorm": Role.ATTN_Q_NORM, "key_layernorm": Role.ATTN_K_NORM}
+NORMS = {"self_attn.query_layernorm": Role.ATTN_Q_NORM, "self_attn.key_layernorm": Role.ATTN_K_NORM}
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_values(fields, MUST_BE)
-    attention = hf_attention(fields, sources, qk_norm="turned")
-    layer = Layer(attention, hf_gated(fields, sources))
-    layers = [layer] * hf_n_layers(fields, sources)
-    return hf_model(stretched(fields, attention.head_dim), "hunyuan_v1_dense", layers)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    check_values(file, MUST_BE)
+    attention = attention_of(file, qk_norm="turned")
+    layers = [Layer(attention, gated_of(file))] * n_layers_of(file)
+    return model_of(stretched(file, attention.head_dim), "hunyuan_v1_dense", layers)
 
 
-def stretched(fields: Fields, head_dim: int) -> Fields:
-    """Return the fields with the larger base of positions that an alpha means, whatever else says.
+def stretched(file: ModelFile, head_dim: int) -> ModelFile:
+    """Return a config.json with the larger base of positions that an alpha means.
 
-    Dynamic scaling with an alpha is the same at all lengths.
+    Dynamic scaling with an alpha is the same at all lengths; GGUF files have the larger base.
     """
-    settings = rope_settings(fields)
-    given = settings.values
-    if not isinstance(given, Mapping) or given.get("rope_type") != "dynamic":
-        return fields
-    if not settings.is_set("alpha"):
-        return fields
+    settings = rope_settings(file)
+    if settings.values.get("rope_type") != "dynamic" or not settings.is_set("alpha"):
+        return file
     alpha = settings.number("alpha")
+    if head_dim <= 2:
+        raise file.fail("head_dim", "a number above 2, with an alpha,")
     theta = settings.number("rope_theta", default=10000.0)
     plain = {"rope_type": "default", "rope_theta": theta * alpha ** (head_dim / (head_dim - 2))}
-    return fields.replacing({"rope_parameters": plain, "rope_scaling": None, "rope_theta": None})
+    return file.replacing({"rope_parameters": plain, "rope_scaling": None, "rope_theta": None})
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the norms of queries and keys their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in NORMS.items():
-            old = f"model.layers.{number}.self_attn.{name}.weight"
-            tensors.rename(old, usual(role, number))
-    return tensors.out
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, whose base of positions is the larger one."""
-    attention = gguf_attention(fields, sources, qk_norm="turned")
-    layer = Layer(attention, gguf_gated(fields, sources))
-    layers = [layer] * gguf_n_layers(fields, sources)
-    return gguf_model(fields, sources, "hunyuan_v1_dense", layers)
+    give_layer_roles(tensors, config, NORMS)
 
 
 FAMILY = Family(
-    "hunyuan_v1_dense",
-    from_hf,
-    "hunyuan-dense",
-    from_gguf,
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
+    "hunyuan_v1_dense", program, "hunyuan-dense", hf_tensors=hf_tensors, gguf_is_usual=False
 )

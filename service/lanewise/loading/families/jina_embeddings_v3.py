@@ -5,15 +5,14 @@ from __future__ import annotations
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, Plain
-from lanewise.loading.sources import Sources
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
     """Read config.json."""
-    ffn = Plain(fields.integer("intermediate_size"), True, curve(fields, "hidden_act", "gelu"))
-    return rotary_model(fields, sources, "jina_embeddings_v3", ffn, bias=True, theta=20000.0)
+    ffn = Plain(file.integer("intermediate_size"), True, curve(file, "hidden_act", "gelu"))
+    return rotary_model(file, "jina_embeddings_v3", ffn, bias=True, theta=20000.0)
 
 
-FAMILY = encoder_family("jina_embeddings_v3", from_hf, hf_tensors)
+FAMILY = encoder_family("jina_embeddings_v3", program, hf_tensors)

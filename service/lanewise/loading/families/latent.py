@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 
 from lanewise.loading.blocks import LAYOUTS
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.checks import check_heads
 from lanewise.loading.families.common import check_values
 from lanewise.loading.families.experts import stack_routed_experts
-from lanewise.loading.families.gguf import arch_of, gguf_uniform
-from lanewise.loading.families.ministral3 import scaled
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.gguf_rope import SCALING
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import HF
-from lanewise.loading.program import Attention, ModelConfig, Rope
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Attention, ModelConfig
 from lanewise.loading.rearranging import Rearranged, Rows
 from lanewise.loading.rope import rope_settings, yarn_scale
-from lanewise.loading.sources import Sources
 
 logger = logging.getLogger(__name__)
 
@@ -30,34 +25,52 @@ MUST_BE = {
     "rope_interleave": (True, None),
     "moe_layer_freq": (1,),
 }
-IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim")  # of plain attention
+# Of plain attention.
+IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "{arch}.attention.value_length")
 
 
-def hf_latent_attention(fields: Fields) -> Attention:
-    """Return attention as config.json describes it."""
-    check_values(fields, MUST_BE)
-    fields.ignore(*IGNORED)
-    n_heads, rope_dim = fields.integer("num_attention_heads"), fields.integer("qk_rope_head_dim")
-    head_dim = fields.integer("qk_nope_head_dim") + rope_dim
-    default = fields.integer("hidden_size") // n_heads or 1
+def latent_attention_of(file: ModelFile) -> Attention:
+    """Return attention as a file describes it; of GGUF files with and without split matrices."""
+    check_values(file, MUST_BE)
+    file.ignore(*IGNORED)
+    n_heads, rope_dim = file.integer("num_attention_heads"), file.integer("qk_rope_head_dim")
+    shared = file.integer("hidden_size") // n_heads or 1
+    if file.is_gguf:
+        head_dim = file.integer(_length_key(file, "key"))
+        value_dim = file.integer(_length_key(file, "value"), default=shared)
+    else:
+        head_dim = file.integer("qk_nope_head_dim") + rope_dim
+        value_dim = file.integer("v_head_dim", default=shared)
     attention = Attention(
         n_heads=n_heads,
         n_kv_heads=1,
         head_dim=head_dim,
         rope=0,
-        score_scale=score_scale(head_dim, *hf_mscale(fields)),
-        latent_rank=fields.integer("kv_lora_rank"),
+        score_scale=score_scale(head_dim, *mscale_of(file)),
+        latent_rank=file.integer("kv_lora_rank"),
         rope_dim=rope_dim,
-        value_dim=fields.integer("v_head_dim", default=default),
-        query_rank=fields.integer("q_lora_rank", default=0, least=0),
+        value_dim=value_dim,
+        query_rank=file.integer("q_lora_rank", default=0, least=0),
         latent_eps=NORM_EPS,
     )
-    return check_heads(attention, fields.source)
+    return check_heads(attention, file.source)
 
 
-def hf_mscale(fields: Fields) -> tuple[float, float]:
-    """Return the factor of RoPE's scaling and its mscale_all_dim, which is 0 without one."""
-    settings = rope_settings(fields)
+def _length_key(file: ModelFile, part: str) -> str:
+    """Return the key of the length of keys or values, which has two names in GGUF files."""
+    key = f"{{arch}}.attention.{part}_length"
+    return f"{key}_mla" if file.is_set(f"{key}_mla") else key
+
+
+def mscale_of(file: ModelFile) -> tuple[float, float]:
+    """Return the factor of RoPE's scaling and its mscale_all_dim, which is 0 without one.
+
+    A GGUF file has a tenth of the latter, for historical reasons.
+    """
+    if file.is_gguf:
+        log = file.number(f"{SCALING}yarn_log_multiplier", default=0.0, zero=True)
+        return file.number(f"{SCALING}factor", default=1.0, zero=True), round(10 * log, 6)
+    settings = rope_settings(file)
     all_dims = settings.number("mscale_all_dim", default=0.0, zero=True)
     if settings.text("rope_type") == "default" or not all_dims:
         return 1.0, 0.0
@@ -71,29 +84,27 @@ def score_scale(head_dim: int, factor: float, all_dims: float) -> float:
     return round_to_f32(head_dim**-0.5 * yarn_scale(factor, all_dims) ** 2)
 
 
-def hf_latent_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices their usual parts and names; leave out layers that guess further tokens."""
-    tensors = Rearranged(sources)
-    tensors.drop_layers_from("model.layers.", config.n_layers)
+    tensors.drop_layers_from(config.n_layers)
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
         folder = f"model.layers.{number}.self_attn"
         if layer.attention.query_rank:
-            tensors.rename(f"{folder}.q_b_proj.weight", usual(Role.ATTN_Q, number))
-        split_keys_and_values(tensors, f"{folder}.kv_b_proj.weight", layer.attention, number, HF)
+            tensors.rename(f"{folder}.q_b_proj.weight", tensors.usual(Role.ATTN_Q, number))
+        split_keys_and_values(tensors, f"{folder}.kv_b_proj.weight", layer.attention, number)
     stack_routed_experts(tensors, config)
-    return tensors.out
 
 
 def split_keys_and_values(
-    tensors: Rearranged, name: str, attention: Attention, number: int, column: int
+    tensors: Rearranged, name: str, attention: Attention, number: int
 ) -> None:
-    """Take apart a matrix whose rows are, head by head, those of keys and those of values.
+    """Take apart a matrix whose rows are, head by head, rows of keys and rows of values.
 
     The keys' part of each head is turned around: queries are multiplied by it.
     """
     still = attention.head_dim - attention.rope_dim
-    keys, values = (usual(role, number, column) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES))
+    keys, values = (tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES))
 
     def parts(rows: Rows) -> Mapping[str, Rows]:
         heads = rows.reshape(attention.n_heads, still + attention.value_dim)
@@ -104,60 +115,19 @@ def split_keys_and_values(
         tensors.transpose_parts(keys, attention.n_heads)
 
 
-def gguf_latent_attention(fields: Fields) -> Attention:
-    """Return attention as metadata describes it, of files with and without split matrices."""
-    arch = arch_of(fields)
-    own = f"{arch}.attention."
-    fields.ignore(f"{own}head_count_kv", f"{own}key_length", f"{own}value_length")
-    heads = [f"{own}{name}_length" for name in ("key", "value")]
-    head_dim, value_dim = (
-        fields.integer(f"{key}_mla" if fields.is_set(f"{key}_mla") else key) for key in heads
-    )
-    scaling = f"{arch}.rope.scaling."
-    factor = fields.number(f"{scaling}factor", default=1.0, zero=True)
-    beta = fields.number(f"{own}temperature_scale", default=0.0, zero=True)
-    context = fields.integer(f"{arch}.context_length")
-    original = fields.integer(f"{scaling}original_context_length", default=context)
-    original = fields.integer(f"{own}temperature_length", default=original)
-    attention = Attention(
-        n_heads=gguf_uniform(fields, f"{own}head_count"),
-        n_kv_heads=1,
-        head_dim=head_dim,
-        rope=0,
-        score_scale=score_scale(head_dim, factor, gguf_mscale(fields)),
-        latent_rank=fields.integer(f"{own}kv_lora_rank"),
-        rope_dim=fields.integer(f"{arch}.rope.dimension_count"),
-        value_dim=value_dim,
-        query_rank=fields.integer(f"{own}q_lora_rank", default=0, least=0),
-        latent_eps=NORM_EPS,
-    )
-    return check_heads(scaled(attention, beta, original), fields.source)
-
-
-def gguf_mscale(fields: Fields) -> float:
-    """Return mscale_all_dim, a tenth of which files of this kind have for historical reasons."""
-    key = f"{arch_of(fields)}.rope.scaling.yarn_log_multiplier"
-    return round(10 * fields.number(key, default=0.0, zero=True), 6)
-
-
-def unscaled(rope: Rope, fields: Fields) -> Rope:
-    """Return angles whose scale is 1 where mscale_all_dim is given: mscale is the same then."""
-    return replace(rope, scale=1.0) if gguf_mscale(fields) else rope
-
-
-def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig, column: int) -> None:
-    """Give matrices of heads their usual shapes, and those of queries their usual name."""
+def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give matrices of heads their usual shapes, and the queries' matrix its usual name."""
     remade = 0
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
         if layer.attention.query_rank:
-            tensors.rename(f"blk.{number}.attn_q_b.weight", usual(Role.ATTN_Q, number, column))
+            tensors.rename(f"blk.{number}.attn_q_b.weight", tensors.usual(Role.ATTN_Q, number))
         name = f"blk.{number}.attn_kv_b.weight"
-        parts = [usual(role, number, column) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
+        parts = [tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
         if all(part in tensors.out for part in parts):
             tensors.drop(name)  # the same matrices once more
         remade += name in tensors.out and tensors.out[name].type in LAYOUTS
-        split_keys_and_values(tensors, name, layer.attention, number, column)
+        split_keys_and_values(tensors, name, layer.attention, number)
         for part in parts:
             tensors.flatten(part)
     if remade:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_attention, hf_model, hf_n_layers
+from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import (
     Mixer,
     check_no_bias,
@@ -24,11 +16,9 @@ from lanewise.loading.families.states import (
     layers_of,
     own_kinds,
 )
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Experts, Gated, Layer, ModelConfig, ShortConv
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Experts, Gated, ModelConfig, ShortConv
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 KINDS = ("conv", "full_attention")
 THETA = 1e6  # of configs that do not say
@@ -47,111 +37,92 @@ OF_LAYER = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    n_layers = hf_n_layers(fields, sources)
-    mixers, kinds = hf_mixers(fields, sources), hf_kinds(fields, n_layers)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
     for key in ("block_use_swiglu", "use_pos_enc"):
-        if not fields.flag(key, default=True):
-            raise fields.fail(key, "true")
-    layers = layers_of(mixers, kinds, [hf_lfm_gated(fields)] * n_layers)
-    return hf_lfm_model(fields, "lfm2", layers)
+        if not file.flag(key, default=True):
+            raise file.fail(key, "true")
+    ffn = gated_of(file) if file.is_gguf else hf_lfm_gated(file)
+    return lfm_of(file, "lfm2", [ffn] * n_layers_of(file), attending(file))
 
 
-def hf_mixers(fields: Fields, sources: Sources) -> dict[str, Mixer]:
-    """Return what stands in layers of both kinds."""
-    check_no_bias(fields, "conv_bias")
-    convolution = ShortConv(fields.integer("conv_L_cache", default=3))
-    return {"conv": convolution, "full_attention": hf_attention(fields, sources, qk_norm="head")}
+def lfm_of(
+    file: ModelFile, name: str, ffns: Sequence[Gated | Experts], default: Sequence[str] | None
+) -> ModelConfig:
+    """Return the whole of a model; ``default`` are its layers' kinds where none are named.
+
+    A GGUF file has attention where there are KV heads.
+    """
+    check_no_bias(file, "conv_bias")
+    attending = file
+    if file.is_gguf:
+        attending, has_attention = gguf_heads(file)
+        kinds = [KINDS[attends] for attends in has_attention]
+    else:
+        kinds = own_kinds(file, "layer_types", KINDS, len(ffns), default)
+    mixers: dict[str, Mixer] = {
+        "conv": ShortConv(file.integer("conv_L_cache")),
+        "full_attention": attention_of(attending, qk_norm="head"),
+    }
+    layers, tied = layers_of(mixers, kinds, ffns), file.flag("tie_embedding", default=True)
+    return model_of(file, name, layers, THETA, tied=tied, own_kinds=True, eps="norm_eps")
 
 
-def hf_kinds(fields: Fields, n_layers: int) -> list[str]:
-    """Return each layer's kind: by layer_types, or the list of those with attention."""
-    numbers = fields.raw("full_attn_idxs")
+def attending(file: ModelFile) -> list[str] | None:
+    """Return each layer's kind by the list of layers with attention; null is all of them."""
+    if file.is_gguf:
+        return None
+    n_layers = n_layers_of(file)
+    numbers = file.raw("full_attn_idxs")
     if numbers is None:
         numbers = list(range(n_layers))
     if not isinstance(numbers, list) or not all(
         type(number) is int and 0 <= number < n_layers for number in numbers
     ):
-        raise fields.fail("full_attn_idxs", f"a list of layers from 0 to {n_layers - 1}")
+        raise file.fail("full_attn_idxs", f"a list of layers from 0 to {n_layers - 1}")
     with_attention = set(numbers)
-    default = [KINDS[number in with_attention] for number in range(n_layers)]
-    return own_kinds(fields, "layer_types", KINDS, n_layers, default)
+    return [KINDS[number in with_attention] for number in range(n_layers)]
 
 
-def hf_lfm_gated(fields: Fields) -> Gated:
+def hf_lfm_gated(file: ModelFile) -> Gated:
     """Return a gated layer, whose size is rounded up from a share of the config's."""
-    size = fields.integer("intermediate_size", default=12288)
-    size = fields.integer("block_ff_dim", default=size)
-    multiplier = fields.number("block_ffn_dim_multiplier", default=1.0)
-    multiple = fields.integer("block_multiple_of", default=256)
-    if fields.flag("block_auto_adjust_ff_dim", default=True):
+    size = file.integer("intermediate_size", default=12288)
+    size = file.integer("block_ff_dim", default=size)
+    multiplier = file.number("block_ffn_dim_multiplier", default=1.0)
+    multiple = file.integer("block_multiple_of", default=256)
+    if file.flag("block_auto_adjust_ff_dim", default=True):
         size = int(multiplier * int(2 * size / 3))
         size = -(-size // multiple) * multiple
     return Gated(size)
 
 
-def hf_lfm_model(fields: Fields, name: str, layers: list[Layer]) -> ModelConfig:
-    """Return the whole of a model."""
-    tied = fields.flag("tie_embedding", default=True)
-    return hf_model(fields, name, layers, THETA, tied=tied, own_kinds=True, eps="norm_eps")
-
-
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return named(sources, config).out
+    named(tensors, config)
 
 
 def named(
-    sources: Sources, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
-) -> Rearranged:
-    """Return the tensors with those of all layers, but for experts, under their usual names."""
-    tensors = Rearranged(sources)
-    tensors.rename("model.embedding_norm.weight", usual(Role.OUTPUT_NORM))
+    tensors: Rearranged, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
+) -> None:
+    """Give tensors their usual names, except experts."""
+    tensors.rename("model.embedding_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         for name, role in of_layer.items():
             give(tensors, f"{folder}.{name}.weight", role, number)
         give_conv(tensors, f"{folder}.conv.conv.weight", layer.state, number)
-    return tensors
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    n_layers = gguf_n_layers(fields, sources)
-    layers = gguf_layers(fields, sources, [gguf_gated(fields, sources)] * n_layers)
-    return gguf_model(fields, sources, "lfm2", layers, THETA)
-
-
-def gguf_layers(fields: Fields, sources: Sources, ffns: Sequence[Gated | Experts]) -> list[Layer]:
-    """Return layers of attention where there are KV heads, and of convolutions elsewhere."""
-    attending, has_attention = gguf_heads(fields, len(ffns))
-    taps = fields.integer(f"{arch_of(fields)}.shortconv.l_cache")
-    mixers: dict[str, Mixer] = {
-        "conv": ShortConv(taps),
-        "full_attention": gguf_attention(attending, sources, qk_norm="head"),
-    }
-    return layers_of(mixers, [KINDS[attends] for attends in has_attention], ffns)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; the output's norm is called the embedding's."""
-    tensors = Rearranged(sources)
-    tensors.rename("token_embd_norm.weight", usual(Role.OUTPUT_NORM, column=GGUF))
+    tensors.rename("token_embd_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"blk.{number}.shortconv"
-        give(tensors, f"{folder}.in_proj.weight", Role.STATE_IN, number, GGUF)
-        give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number, GGUF)
-        give_conv(tensors, f"{folder}.conv.weight", layer.state, number, GGUF)
-    return tensors.out
+        give(tensors, f"{folder}.in_proj.weight", Role.STATE_IN, number)
+        give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
+        give_conv(tensors, f"{folder}.conv.weight", layer.state, number)
 
 
 FAMILY = Family(
-    "lfm2",
-    from_hf,
-    "lfm2",
-    from_gguf,
-    hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
-    gguf_is_usual=False,
+    "lfm2", program, "lfm2", hf_tensors=hf_tensors, gguf_tensors=gguf_tensors, gguf_is_usual=False
 )

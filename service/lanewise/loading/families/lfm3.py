@@ -5,25 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import KINDS as ATTENDING
 from lanewise.loading.families.common import (
-    KINDS as ATTENDING,
-)
-from lanewise.loading.families.common import (
-    hf_attention,
-    hf_gated,
-    hf_n_layers,
-    hf_ropes_of_kinds,
+    attention_of,
+    gated_of,
+    model_of,
+    n_layers_of,
+    ropes_of_kinds,
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.lfm2 import named
 from lanewise.loading.families.states import Mixer, check_no_bias, layer_of, own_kinds
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, ShortConv
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged
 
 CONV = "conv"
-HEAD_DIM, WINDOW, TAPS = 128, 256, 7  # of configs that do not say
+WINDOW, TAPS = 256, 7  # of configs that do not say
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_theta"}
 # What each name in a layer of a Hugging Face file is.
@@ -41,47 +39,37 @@ OF_LAYER = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
     """Read config.json."""
-    n_layers = hf_n_layers(fields, sources)
-    check_no_bias(fields, "conv_bias")
-    if not fields.is_set("rope_parameters"):
-        raise fields.fail("rope_parameters", f"the angles of {' and '.join(ATTENDING)}")
+    n_layers = n_layers_of(file)
+    check_no_bias(file, "conv_bias")
     default = [
         ATTENDING[n % 4 == 0]
         if n % 2 == 0 and n > 0
         else CONV  # conv, conv, full, conv, sliding, ...
         for n in range(n_layers)
     ]
-    kinds = own_kinds(fields, "layer_types", (*ATTENDING, CONV), n_layers, default)
+    kinds = own_kinds(file, "layer_types", (*ATTENDING, CONV), n_layers, default)
     attention = replace(
-        hf_attention(fields, sources, HEAD_DIM, qk_norm="head"),
-        head_gate=fields.flag("use_attention_gate", default=True),
+        attention_of(file, qk_norm="head"),
+        head_gate=file.flag("use_attention_gate", default=True),
     )
-    window = fields.integer("sliding_window", default=WINDOW)
+    window = file.integer("sliding_window", default=WINDOW)
     mixers: dict[str, Mixer] = {
         "full_attention": attention,
         "sliding_attention": replace(attention, rope=1, window=window),
-        CONV: ShortConv(fields.integer("conv_L_cache", default=TAPS)),
+        CONV: ShortConv(file.integer("conv_L_cache", default=TAPS)),
     }
-    ffn, norms = hf_gated(fields, sources), fields.flag("use_sandwich_norm", default=True)
+    ffn, norms = gated_of(file), file.flag("use_sandwich_norm", default=True)
     made = {kind: replace(layer_of(mixers[kind], ffn), result_norms=norms) for kind in mixers}
-    ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, THETA_KEYS, THETAS)
-    return ModelConfig(
-        architecture="lfm3",
-        hidden_size=fields.integer("hidden_size"),
-        vocab_size=fields.integer("vocab_size"),
-        context_length=context,
-        rms_norm_eps=round_to_f32(fields.number("norm_eps", default=1e-5)),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=True),
-        ropes=ropes,
-        layers=tuple(made[kind] for kind in kinds),
-    )
+    ropes = ropes_of_kinds(file, attention.head_dim, THETA_KEYS, THETAS)
+    layers = [made[kind] for kind in kinds]
+    return model_of(file, "lfm3", layers, tied=True, own_kinds=True, eps="norm_eps", ropes=ropes)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return named(sources, config, OF_LAYER).out
+    named(tensors, config, OF_LAYER)
 
 
-FAMILY = Family("lfm3", from_hf, hf_tensors=hf_tensors, gguf_is_usual=False)
+FAMILY = Family("lfm3", program, hf_tensors=hf_tensors, gguf_is_usual=False)

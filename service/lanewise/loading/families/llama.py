@@ -4,47 +4,28 @@ from __future__ import annotations
 
 from lanewise.loading.families import mixtral
 from lanewise.loading.families.common import (
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
+    attention_of,
+    gated_of,
+    model_of,
+    window_of,
+    windows_of,
     with_windows,
 )
 from lanewise.loading.families.experts import flatten_gguf_experts
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.sources import Sources
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
-    return hf_model(fields, "llama", [layer] * hf_n_layers(fields, sources))
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, also that of Mistral and Mixtral, which say that they are Llama."""
-    if fields.integer(f"{arch_of(fields)}.expert_count", default=0, least=0):
-        return mixtral.from_gguf(fields, sources)
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
-    return gguf_model(fields, sources, "llama", with_windows(layer, windows))
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; GGUF files of Mistral and Mixtral say that they are Llama, too."""
+    if file.is_gguf and file.integer("num_experts", default=0, least=0):
+        return mixtral.program(file)
+    layer = Layer(attention_of(file), gated_of(file))
+    window = window_of(file) if file.is_gguf else None
+    return model_of(file, "llama", with_windows(layer, windows_of(file, window)))
 
 
 FAMILY = Family(
-    "llama",
-    from_hf,
-    "llama",
-    from_gguf,
-    gguf_tensors=flatten_gguf_experts,
-    gguf_interleaved_rope=True,
+    "llama", program, "llama", gguf_tensors=flatten_gguf_experts, gguf_interleaved_rope=True
 )

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.gguf import arch_of
-from lanewise.loading.families.naming import usual
-from lanewise.loading.families.states import give, give_conv
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
+from lanewise.loading.families.states import check_no_bias, give, give_conv
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # How infinity is written where JSON's readers may not know it, and the most that a float32 holds.
 INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38
 
 
-def check_steps(fields: Fields) -> None:
+def check_steps(file: ModelFile) -> None:
     """Refuse limits of the steps that some step could reach."""
-    limits = fields.raw("time_step_limit")
+    limits = file.raw("time_step_limit")
     if limits is None:
         return
     is_pair = isinstance(limits, list) and len(limits) == 2 and limits[0] == 0
     if not is_pair or not (
         limits[1] == INFINITY or (isinstance(limits[1], int | float) and limits[1] >= MOST)
     ):
-        raise fields.fail(
+        raise file.fail(
             "time_step_limit", "[0, Infinity] (steps within narrower limits are not supported)"
         )
 
@@ -33,9 +29,9 @@ def check_steps(fields: Fields) -> None:
 def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     """Give the tensors in ``folder`` their usual names; z, what is convolved and dt are fused."""
     parts = {
-        usual(Role.STATE_GATE, number): state.inner,
-        usual(Role.STATE_IN, number): state.channels,
-        usual(Role.STATE_DECAY, number): state.n_heads,
+        tensors.usual(Role.STATE_GATE, number): state.inner,
+        tensors.usual(Role.STATE_IN, number): state.channels,
+        tensors.usual(Role.STATE_DECAY, number): state.n_heads,
     }
     tensors.split_rows(f"{folder}.in_proj.weight", parts)
     give_conv(tensors, f"{folder}.conv1d.weight", state, number)
@@ -48,19 +44,32 @@ def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
     give(tensors, f"{folder}.out_proj.weight", Role.STATE_OUT, number)
 
 
-def gguf_state(fields: Fields, conv_bias: bool) -> Ssd:
-    """Return the state that metadata describe."""
-    arch = arch_of(fields)
-    n_heads, inner = (fields.integer(f"{arch}.ssm.{n}") for n in ("time_step_rank", "inner_size"))
-    n_key_heads = fields.integer(f"{arch}.ssm.group_count")
-    if inner % n_heads or inner % n_key_heads:
-        raise fields.fail(f"{arch}.ssm.inner_size", f"a multiple of {n_heads} and {n_key_heads}")
+def state_of(file: ModelFile, inner: int | None = None) -> Ssd:
+    """Return the state that a file describes.
+
+    ``inner`` is the inner size that a config.json means, which a GGUF file says.
+    """
+    check_steps(file)
+    check_no_bias(file, "mamba_proj_bias")
+    n_heads, n_key_heads = file.integer("mamba_n_heads"), file.integer("mamba_n_groups")
+    if inner is None:
+        key = "{arch}.ssm.inner_size"
+        inner = file.integer(key)
+        if inner % n_heads or inner % n_key_heads:
+            raise file.fail(key, f"a multiple of {n_heads} and {n_key_heads}")
+        conv_bias = any(name.endswith(".ssm_conv1d.bias") for name in file.tensors)
+    else:
+        is_said = file.raw("mamba_d_head") not in (None, "auto")
+        value_dim = file.integer("mamba_d_head") if is_said else inner // n_heads
+        if n_heads * value_dim != inner:
+            raise file.fail("mamba_d_head", f"{inner} divided by the number of heads, {n_heads},")
+        conv_bias = file.flag("mamba_conv_bias", default=True)
     return Ssd(
-        taps=fields.integer(f"{arch}.ssm.conv_kernel"),
+        taps=file.integer("mamba_d_conv"),
         n_heads=n_heads,
         value_dim=inner // n_heads,
         n_key_heads=n_key_heads,
-        key_dim=fields.integer(f"{arch}.ssm.state_size"),
+        key_dim=file.integer("mamba_d_state"),
         norm_size=inner // n_key_heads,
         conv_bias=conv_bias,
     )
@@ -72,16 +81,11 @@ def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
         if not isinstance(layer.state, Ssd):
             continue
         parts = {
-            usual(Role.STATE_GATE, number, GGUF): layer.state.inner,
-            usual(Role.STATE_IN, number, GGUF): layer.state.channels,
-            usual(Role.STATE_DECAY, number, GGUF): layer.state.n_heads,
+            tensors.usual(Role.STATE_GATE, number): layer.state.inner,
+            tensors.usual(Role.STATE_IN, number): layer.state.channels,
+            tensors.usual(Role.STATE_DECAY, number): layer.state.n_heads,
         }
         tensors.split_rows(f"blk.{number}.ssm_in.weight", parts)
-        tensors.ravel(usual(Role.STATE_CONV, number, GGUF), layer.state.taps)
+        tensors.ravel(tensors.usual(Role.STATE_CONV, number), layer.state.taps)
         for role in (Role.STATE_RATE, Role.STATE_SKIP, Role.STATE_NORM):
-            tensors.ravel(usual(role, number, GGUF))
-
-
-def has_conv_bias(sources: Sources) -> bool:
-    """Return whether some convolution of a GGUF file has a bias."""
-    return any(name.endswith(".ssm_conv1d.bias") for name in sources)
+            tensors.ravel(tensors.usual(role, number))

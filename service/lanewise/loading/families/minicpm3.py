@@ -2,60 +2,41 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import arch_of, gguf_gated, gguf_model, gguf_n_layers
 from lanewise.loading.families.latent import (
-    gguf_latent_attention,
     gguf_latent_tensors,
-    hf_latent_attention,
     hf_latent_tensors,
+    latent_attention_of,
 )
-from lanewise.loading.families.minicpm import hf_multiplied, multiplied
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
+from lanewise.loading.families.minicpm import multiplied
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
-EMBEDDING, DEPTH, BASE = 12.0, 1.4, 256.0  # of MiniCPM3-4B, which GGUF files do not say
-
-
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json; what each layer adds is divided by the root of their number."""
-    n_layers = hf_n_layers(fields, sources)
-    layer = Layer(hf_latent_attention(fields), hf_gated(fields, sources))
-    config = hf_model(fields, "minicpm3", [layer] * n_layers, tied=True)
-    return hf_multiplied(fields, config, EMBEDDING)
+EMBEDDING = 12.0
+# Of MiniCPM3-4B, which GGUF files do not say.
+OF_4B = {"scale_depth": 1.4, "dim_model_base": 256}
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    arch = arch_of(fields)
-    key = f"{arch}.attention.value_length"
-    hidden = fields.integer(f"{arch}.embedding_length")
-    heads = fields.integer(f"{arch}.attention.head_count")
-    attention = gguf_latent_attention(
-        fields.replacing({key: fields.integer(key, default=hidden // heads or 1)})
-    )
-    layer = Layer(attention, gguf_gated(fields, sources))
-    layers = [layer] * gguf_n_layers(fields, sources)
-    config = gguf_model(fields, sources, "minicpm3", layers)
-    return multiplied(config, EMBEDDING, DEPTH, BASE)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; what each layer adds is divided by the root of their number."""
+    layers = [Layer(latent_attention_of(file), gated_of(file))] * n_layers_of(file)
+    config = model_of(file, "minicpm3", layers, tied=True)
+    if file.is_gguf:
+        file = file.replacing(OF_4B)
+    return multiplied(file, config, EMBEDDING)
 
 
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give matrices of heads their usual shapes."""
-    tensors = Rearranged(sources)
-    gguf_latent_tensors(tensors, config, GGUF)
-    return tensors.out
+    gguf_latent_tensors(tensors, config)
 
 
 FAMILY = Family(
     "minicpm3",
-    from_hf,
+    program,
     "minicpm3",
-    from_gguf,
     hf_tensors=hf_latent_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

@@ -26,12 +26,34 @@ def bias_of(role: Role) -> Role:
     return Role[f"{role.name}_BIAS"]
 
 
-def give_roles(
-    tensors: Rearranged, name: str, role: Role, number: int = 0, column: int = HF
+def give_roles(tensors: Rearranged, name: str, role: Role, number: int = 0) -> None:
+    """Give a weight, and its bias if the role has one, their usual names."""
+    tensors.rename(f"{name}.weight", tensors.usual(role, number))
+    if f"{role.name}_BIAS" in Role.__members__:
+        tensors.rename(f"{name}.bias", tensors.usual(bias_of(role), number))
+
+
+def give_layer_roles(
+    tensors: Rearranged,
+    config: ModelConfig,
+    of_layer: Mapping[str, Role],
+    folder: str = "model.layers.{}.",
 ) -> None:
-    """Give a weight and its bias their usual names, if they are there."""
-    tensors.rename(f"{name}.weight", usual(role, number, column))
-    tensors.rename(f"{name}.bias", usual(bias_of(role), number, column))
+    """Give the tensors of each layer in ``folder`` their usual names, in the order of the table."""
+    for number in range(config.n_layers):
+        for name, role in of_layer.items():
+            give_roles(tensors, f"{folder.format(number)}{name}", role, number)
+
+
+def split_gate_and_up(
+    tensors: Rearranged, config: ModelConfig, fused: str = "model.layers.{}.mlp.gate_up_proj"
+) -> None:
+    """Take gate and up of each layer apart; a GGUF file that has both in one calls that up."""
+    name = fused if tensors.column == HF else "blk.{}.ffn_up"
+    for number in range(config.n_layers):
+        if tensors.usual(Role.FFN_GATE, number) not in tensors.out:
+            size = config.ffn_size(number)
+            split_roles(tensors, name.format(number), GATE_UP, size, number)
 
 
 def split_roles(
@@ -40,12 +62,11 @@ def split_roles(
     roles: Sequence[Role],
     rows: int | Sequence[int],
     number: int,
-    column: int = HF,
 ) -> None:
-    """Cut a fused weight, and its bias, into those of layer ``number``, of so many rows each."""
+    """Cut a fused weight, and its bias, into the weights of ``roles``, of so many rows each."""
     sizes = [rows] * len(roles) if isinstance(rows, int) else rows
     for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
-        names = (usual(part, number, column) for part in parts)
+        names = (tensors.usual(part, number) for part in parts)
         tensors.split_rows(f"{name}.{end}", dict(zip(names, sizes, strict=True)))
 
 
@@ -58,7 +79,7 @@ def qkv_rows(attention: Attention) -> list[int]:
 def split_heads(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
     """Take apart a fused weight, and its bias, that has its rows by KV head.
 
-    Those of its queries come first, then those of the key and those of the value.
+    The group's queries come first, then its key and its value.
     """
     n_heads, n_kv, dim = attention.n_heads, attention.n_kv_heads, attention.head_dim
 
@@ -66,7 +87,7 @@ def split_heads(tensors: Rearranged, name: str, attention: Attention, number: in
         def parts(rows: Rows) -> Mapping[str, Rows]:
             groups = rows.reshape(n_kv, n_heads // n_kv + 2, dim)
             each = (groups[:, :-2], groups[:, -2], groups[:, -1])
-            names = (usual(role, number) for role in roles)
+            names = (tensors.usual(role, number) for role in roles)
             return {name: one.reshape(-1) for name, one in zip(names, each, strict=True)}
 
         return parts
@@ -86,8 +107,33 @@ def one_number(sources: Sources, name: str, where: str) -> float:
 
 
 def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[Role]) -> None:
-    """Add the 1 that files leave out of norms: the output's and those of every layer."""
-    tensors.add_one(usual(Role.OUTPUT_NORM))
+    """Add the 1 that files leave out of norms: of the output's norm and of every layer's."""
+    tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number in range(config.n_layers):
         for role in roles:
-            tensors.add_one(usual(role, number))
+            tensors.add_one(tensors.usual(role, number))
+
+
+def take_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
+    """Take Q, K and V of each layer apart where a GGUF file has them in one.
+
+    Rows beyond the number of the queries' rows are the gate's.
+    """
+    for number, layer in enumerate(config.layers):
+        for name in (f"blk.{number}.attn_qkv.weight", f"blk.{number}.attn_qkv.bias"):
+            fused = tensors.out.get(name)
+            if fused is None or layer.attention is None:
+                continue
+            rows = qkv_rows(layer.attention)
+            if fused.shape:
+                rows[0] = max(rows[0], fused.shape[0] - sum(rows[1:]))
+            roles = QKV if name.endswith("weight") else map(bias_of, QKV)
+            names = (tensors.usual(role, number) for role in roles)
+            tensors.split_rows(name, dict(zip(names, rows, strict=True)))
+
+
+def gguf_post_attention_norm(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give the norm before the FFN its usual name, which some files name by what is before it."""
+    for number in range(config.n_layers):
+        name = f"blk.{number}.post_attention_norm.weight"
+        tensors.rename(name, tensors.usual(Role.FFN_NORM, number))

@@ -9,30 +9,21 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import has, hf_attention, hf_model
+from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
     EPS,
-    first_sparse,
+    experts_of,
+    first_sparse_layer,
     flatten_gguf_experts,
-    gguf_experts,
     rename_shared,
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    arch_of,
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 # Letters of hybrid_override_pattern and both spellings of layers_block_type.
 KINDS = {
@@ -42,6 +33,7 @@ KINDS = {
     **dict.fromkeys(("E", "moe"), "experts"),
 }
 CURVE = "relu_squared"
+MTP = "mtp."  # tensors that guess further tokens
 HARMLESS = (
     *("time_step_min", "time_step_max", "time_step_floor", "num_hidden_layers", "expand"),
     *(
@@ -65,94 +57,120 @@ NAMES = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    kinds = hf_kinds(fields, len(sources))
-    attention = replace(hf_attention(fields, sources, head_dim=128), rope=None)
-    check_curve(fields)
-    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=hf_state(fields))}
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    file, kinds = gguf_kinds(file) if file.is_gguf else (file, hf_kinds(file, len(file.tensors)))
+    check_curve(file)
+    state = mamba2.state_of(file) if file.is_gguf else hf_state(file)
+    attention = replace(attention_of(file), rope=None)
+    made = {"attention": Layer(attention, None), "mamba": Layer(None, None, state=state)}
     if "mlp" in kinds:
-        made["mlp"] = Layer(None, Plain(fields.integer("intermediate_size"), activation=CURVE))
+        made["mlp"] = Layer(None, Plain(file.integer("intermediate_size"), activation=CURVE))
     if "experts" in kinds:
-        made["experts"] = Layer(None, hf_experts(fields))
+        made["experts"] = Layer(None, own_experts(file))
     layers = [made[kind] for kind in kinds]
     eps = "layer_norm_epsilon"
-    return hf_model(fields, "nemotron_h", layers, own_kinds=True, eps=eps)
+    return model_of(file, "nemotron_h", layers, own_kinds=True, eps=eps)
 
 
-def hf_kinds(fields: Fields, most: int) -> list[str]:
-    """Return each layer's kind: by a text of letters, or a list of names."""
-    key = "hybrid_override_pattern"
-    if fields.is_set(key):
-        found = list(fields.text(key))
-    else:
-        key = "layers_block_type" if fields.is_set("layers_block_type") else "layer_types"
-        if not isinstance(values := fields.raw(key), list):
-            raise fields.fail(key, "a kind for each layer, or hybrid_override_pattern,")
-        found = own_kinds(fields, key, tuple(KINDS), len(values))
-    if not found or len(found) > most or not all(kind in KINDS for kind in found):
-        raise fields.fail(key, f"at most {most} of {', '.join(map(repr, KINDS))}")
-    return [KINDS[kind] for kind in found]
+def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
+    """Return each layer's kind by a GGUF file's numbers for each layer, and the file with one each.
+
+    A layer that has neither KV heads nor an FFN has a state.
+    """
+    alike, has_attention = gguf_heads(file)
+    name, n_layers = "intermediate_size", len(has_attention)
+    sizes = file.raw(name)
+    if not isinstance(sizes, list) or len(sizes) != n_layers:
+        raise file.fail(name, f"{n_layers} numbers, 0 for no FFN")
+    known = [size for size in sizes if size != 0]
+    if known != known[:1] * len(known):
+        raise file.fail(name, f"{n_layers} numbers, 0 or one other")
+    alike = alike.replacing({name: known[0] if known else 1})
+    file.ignore("{arch}.rope.scaling.finetuned")
+    eps = file.raw("layer_norm_eps")  # of files without the one of RMSNorms
+    if not file.is_set("rms_norm_eps"):
+        alike = alike.replacing({"rms_norm_eps": eps})
+    ffn = "experts" if file.has(Role.ROUTER, first_sparse_layer(file)) else "mlp"
+    return alike, [
+        "attention" if attends else "mamba" if size == 0 else ffn
+        for attends, size in zip(has_attention, sizes, strict=True)
+    ]
 
 
-def hf_state(fields: Fields) -> Ssd:
-    """Return the state that a config describes."""
-    mamba2.check_steps(fields)
-    check_no_bias(fields, "use_bias", "mamba_proj_bias")
-    if fields.text("mamba_hidden_act", default="silu") != "silu":
-        raise fields.fail("mamba_hidden_act", "'silu'")
-    n_heads, value_dim, n_key_heads = (
-        fields.integer(key, default=default)
-        for key, default in (("mamba_num_heads", 128), ("mamba_head_dim", 64), ("n_groups", 8))
-    )
-    if n_heads % n_key_heads:
-        raise fields.fail("n_groups", f"a divisor of the number of heads, {n_heads},")
-    return Ssd(
-        taps=fields.integer("conv_kernel", default=4),
-        n_heads=n_heads,
-        value_dim=value_dim,
-        n_key_heads=n_key_heads,
-        key_dim=fields.integer("ssm_state_size", default=128),
-        norm_size=n_heads * value_dim // n_key_heads,
-        conv_bias=fields.flag("use_conv_bias", default=True),
-    )
-
-
-def check_curve(fields: Fields) -> None:
-    """Refuse other activations of FFNs and experts than the family's, and biases of them."""
-    if fields.text("mlp_hidden_act", default="relu2") != "relu2":
-        raise fields.fail("mlp_hidden_act", "'relu2'")
-    check_no_bias(fields, "mlp_bias")
-
-
-def hf_experts(fields: Fields) -> Experts:
-    """Return the experts that a config describes, and the shared one."""
-    if fields.raw("moe_latent_size") is not None:
-        raise fields.fail("moe_latent_size", "null (experts in a latent space are not supported)")
-    if fields.integer("n_shared_experts", default=1) != 1:
-        raise fields.fail("n_shared_experts", "1")
-    return Experts(
-        n=fields.integer("n_routed_experts"),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
-        router="sigmoid",
+def own_experts(file: ModelFile) -> Experts:
+    """Return the experts that a file describes, and the shared one."""
+    if file.raw("moe_latent_size") is not None:
+        wanted = "no such key" if file.is_gguf else "null"
+        raise file.fail(
+            "moe_latent_size", f"{wanted} (experts in a latent space are not supported)"
+        )
+    if file.integer("n_shared_experts", default=1) != 1:
+        raise file.fail("n_shared_experts", "1")
+    shared = "moe_shared_expert_intermediate_size"
+    return experts_of(
+        *(file, "sigmoid", file.flag("norm_topk_prob", default=not file.is_gguf)),
+        n="n_routed_experts",
         choice_bias=True,
-        groups=fields.integer("n_group", default=1),
-        groups_used=fields.integer("topk_group", default=1),
-        renormalize=fields.flag("norm_topk_prob", default=True),
+        groups=file.integer("n_group", default=1),
+        groups_used=file.integer("topk_group", default=1),
         denominator_eps=EPS,
-        scale=round_to_f32(fields.number("routed_scaling_factor", default=1.0)),
+        scale=round_to_f32(file.number("routed_scaling_factor", default=1.0)),
         activation=CURVE,
-        shared_size=fields.integer("moe_shared_expert_intermediate_size"),
+        shared_size=0 if file.is_gguf else file.integer(shared),
         gated=False,
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_kinds(file: ModelFile, most: int) -> list[str]:
+    """Return each layer's kind: by a text of letters, or a list of names."""
+    key = "hybrid_override_pattern"
+    if file.is_set(key):
+        found = list(file.text(key))
+    else:
+        key = "layers_block_type" if file.is_set("layers_block_type") else "layer_types"
+        if not isinstance(values := file.raw(key), list):
+            raise file.fail(key, "a kind for each layer, or hybrid_override_pattern,")
+        found = own_kinds(file, key, tuple(KINDS), len(values))
+    if not found or len(found) > most or not all(kind in KINDS for kind in found):
+        raise file.fail(key, f"at most {most} of {', '.join(map(repr, KINDS))}")
+    return [KINDS[kind] for kind in found]
+
+
+def hf_state(file: ModelFile) -> Ssd:
+    """Return the state that a config describes."""
+    mamba2.check_steps(file)
+    check_no_bias(file, "use_bias", "mamba_proj_bias")
+    if file.text("mamba_hidden_act", default="silu") != "silu":
+        raise file.fail("mamba_hidden_act", "'silu'")
+    n_heads, value_dim, n_key_heads = (
+        file.integer(key, default=default)
+        for key, default in (("mamba_num_heads", 128), ("mamba_head_dim", 64), ("n_groups", 8))
+    )
+    if n_heads % n_key_heads:
+        raise file.fail("n_groups", f"a divisor of the number of heads, {n_heads},")
+    return Ssd(
+        taps=file.integer("conv_kernel", default=4),
+        n_heads=n_heads,
+        value_dim=value_dim,
+        n_key_heads=n_key_heads,
+        key_dim=file.integer("ssm_state_size", default=128),
+        norm_size=n_heads * value_dim // n_key_heads,
+        conv_bias=file.flag("use_conv_bias", default=True),
+    )
+
+
+def check_curve(file: ModelFile) -> None:
+    """Refuse other activations of FFNs and experts than the family's, and biases of them."""
+    if file.text("mlp_hidden_act", default="relu2") != "relu2":
+        raise file.fail("mlp_hidden_act", "'relu2'")
+    check_no_bias(file, "mlp_bias")
+
+
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = Rearranged(sources)
-    tensors.drop(*(name for name in sources if name.startswith("mtp.")))  # guesses further tokens
-    tensors.rename("model.norm_f.weight", usual(Role.OUTPUT_NORM))
+    tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
+    tensors.rename("model.norm_f.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
         norm = Role.ATTN_NORM if layer.ffn is None else Role.FFN_NORM
@@ -164,63 +182,22 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
             rename_shared(tensors, number, "mixer.shared_experts")
         for name, role in NAMES.items():
             give(tensors, f"{folder}.mixer.{name}", role, number)
-    return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata; what has neither KV heads nor an FFN has a state."""
-    n_layers, arch = gguf_n_layers(fields, sources), arch_of(fields)
-    attending, has_attention = gguf_heads(fields, n_layers)
-    key = f"{arch}.feed_forward_length"
-    sizes = fields.raw(key)
-    if not isinstance(sizes, list) or len(sizes) != n_layers:
-        raise fields.fail(key, f"{n_layers} numbers, 0 for no FFN")
-    known = [size for size in sizes if size != 0]
-    if known != known[:1] * len(known):
-        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
-    alike = fields.replacing({key: known[0] if known else 1})
-    ffn: Plain | Experts = Plain(alike.integer(key), activation=CURVE)
-    if has(sources, Role.ROUTER, GGUF, first_sparse(sources)):
-        ffn = gguf_sparse(alike, sources)
-    attention = Layer(replace(gguf_attention(attending, sources), rope=None), None)
-    state = Layer(None, None, state=mamba2.gguf_state(fields, mamba2.has_conv_bias(sources)))
-    layers = [
-        attention if attends else state if size == 0 else Layer(None, ffn)
-        for attends, size in zip(has_attention, sizes, strict=True)
-    ]
-    eps = fields.raw(f"{arch}.attention.layer_norm_epsilon")
-    rms = f"{arch}.attention.layer_norm_rms_epsilon"
-    fields.ignore(f"{arch}.rope.scaling.finetuned", rms)
-    if not fields.is_set(rms):
-        fields = fields.replacing({rms: eps})
-    return gguf_model(fields, sources, "nemotron_h", layers)
-
-
-def gguf_sparse(fields: Fields, sources: Sources) -> Experts:
-    """Return the experts that metadata and tensors describe; beside them no layer has an FFN."""
-    key = f"{arch_of(fields)}.moe_latent_size"
-    if fields.raw(key) is not None:
-        raise fields.fail(key, "no such key (experts in a latent space are not supported)")
-    experts = gguf_experts(fields, sources, "sigmoid", renormalize=False, denominator_eps=EPS)
-    return replace(experts, activation=CURVE, gated=False)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names; every layer's norm is called attention's."""
-    tensors = Rearranged(flatten_gguf_experts(sources, config))
+    flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
     for number, layer in enumerate(config.layers):
         if layer.ffn is not None:
-            name = usual(Role.ATTN_NORM, number, GGUF)
-            tensors.rename(name, usual(Role.FFN_NORM, number, GGUF))
-    return tensors.out
+            name = tensors.usual(Role.ATTN_NORM, number)
+            tensors.rename(name, tensors.usual(Role.FFN_NORM, number))
 
 
 FAMILY = Family(
     "nemotron_h",
-    from_hf,
+    program,
     "nemotron_h",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,

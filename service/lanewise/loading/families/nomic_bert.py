@@ -11,34 +11,31 @@ from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
 from lanewise.loading.families import rotary_encoders
-from lanewise.loading.families.common import check_values, curve, has
+from lanewise.loading.families.common import check_values, curve
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.experts import (
-    first_sparse,
+    experts_of,
+    first_sparse_layer,
     flatten_gguf_experts,
-    gguf_experts,
     layers_of_experts,
 )
-from lanewise.loading.families.naming import usual
 from lanewise.loading.families.rotary_encoders import rotary_model
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import GGUF
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 NAME = "nomic_bert"
 THETA = 1000.0  # where nothing says another one
-# The fields of NomicBERT's own config.json, under the names of others; and what the rest must say.
-OWN_NAMES = {
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
+# The keys of NomicBERT's own config.json for fields of these names, and what others must say.
+OWN_KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rope_theta": "rotary_emb_base",
 }
 MUST_BE: Mapping[str, tuple[object, ...]] = {
     "prenorm": (False,),
@@ -62,31 +59,43 @@ GATED = {"swiglu": "silu", "geglu": "gelu"}
 EXPERTS_BIAS = "mlp.experts.bias"  # of a layer, one for all its experts
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json, of transformers' form or that of its makers."""
-    if "n_embd" not in fields.values:
-        activation = curve(fields, "hidden_act", "silu")
-        ffn = Gated(fields.integer("intermediate_size"), activation=activation)
-        return rotary_model(fields, sources, NAME, ffn, bias=False, theta=THETA)
-    check_values(fields, MUST_BE)
-    fields.ignore(*OWN_NAMES)
-    values = {OWN_NAMES.get(key, key): value for key, value in fields.values.items()}
-    usual_fields = Fields(values, fields.source)
-    config = _own_model(usual_fields, sources)
-    fields.ignore(*(set(values) - set(usual_fields.unread())))
-    return config
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; a config.json is of transformers' form or that of its makers."""
+    if file.is_gguf:
+        return gguf_encoder(file, NAME, Gated(file.integer("intermediate_size")), theta=THETA)
+    if "n_embd" not in file.values:
+        activation = curve(file, "hidden_act", "silu")
+        ffn = Gated(file.integer("intermediate_size"), activation=activation)
+        return rotary_model(file, NAME, ffn, bias=False, theta=THETA)
+    check_values(file, MUST_BE)
+    return _own_model(file.called(OWN_KEYS))
 
 
-def _own_model(fields: Fields, sources: Sources) -> ModelConfig:
-    ffn, bias = _own_ffn(fields), fields.flag("qkv_proj_bias", default=True)
-    config = rotary_model(fields, sources, NAME, ffn, bias=bias, theta=THETA)
-    n = fields.integer("num_experts", default=0, least=0)
-    every = fields.integer("moe_every_n_layers", default=0, least=0)
-    used = fields.integer("moe_top_k", default=1)
+def moe_program(file: ModelFile) -> ModelConfig:
+    """Read a GGUF file of the second version, in which experts mostly have no bias."""
+    ffn = Plain(file.integer("intermediate_size"), file.has(Role.FFN_UP_BIAS))
+    config = gguf_encoder(file, NAME, ffn, theta=THETA)
+    first = first_sparse_layer(file)
+    if first == 0:
+        return config
+    every = file.integer("moe_every_n_layers")
+    down_bias = file.has(Role.FFN_DOWN_BIAS, first)
+    experts = experts_of(
+        *(file, "softmax", False), gated=False, activation="gelu", down_bias=down_bias
+    )
+    return with_experts(config, experts, every)
+
+
+def _own_model(file: ModelFile) -> ModelConfig:
+    ffn, bias = _own_ffn(file), file.flag("qkv_proj_bias", default=True)
+    config = rotary_model(file, NAME, ffn, bias=bias, theta=THETA)
+    n = file.integer("num_experts", default=0, least=0)
+    every = file.integer("moe_every_n_layers", default=0, least=0)
+    used = file.integer("moe_top_k", default=1)
     if n < 2 or every == 0:
         return config
     if not isinstance(ffn, Plain):
-        raise fields.fail("activation_function", "'gelu' of a model with experts")
+        raise file.fail("activation_function", "'gelu' of a model with experts")
     experts = Experts(
         n=n,
         n_used=used,
@@ -94,27 +103,27 @@ def _own_model(fields: Fields, sources: Sources) -> ModelConfig:
         router="softmax",
         activation=ffn.activation,
         gated=False,
-        down_bias=any(name.endswith(EXPERTS_BIAS) for name in sources),
+        down_bias=any(name.endswith(EXPERTS_BIAS) for name in file.tensors),
     )
     return with_experts(config, experts, every)
 
 
-def _own_ffn(fields: Fields) -> Gated | Plain:
+def _own_ffn(file: ModelFile) -> Gated | Plain:
     """What layers without experts have."""
     size, name = (
-        fields.integer("intermediate_size"),
-        fields.text("activation_function", default="gelu"),
+        file.integer("intermediate_size"),
+        file.text("activation_function", default="gelu"),
     )
     first, second = (
-        fields.flag(f"mlp_fc{number}_bias", default=name not in GATED) for number in (1, 2)
+        file.flag(f"mlp_fc{number}_bias", default=name not in GATED) for number in (1, 2)
     )
     if name not in GATED:
         if first and not second:
-            raise fields.fail("mlp_fc2_bias", "true, as mlp_fc1_bias is true,")
-        activation = curve(fields, "activation_function", "gelu")
+            raise file.fail("mlp_fc2_bias", "true, as mlp_fc1_bias is true,")
+        activation = curve(file, "activation_function", "gelu")
         return Plain(size, first, activation, down_bias=second and not first)
     if first:
-        raise fields.fail("mlp_fc1_bias", f"false of {name}")
+        raise file.fail("mlp_fc1_bias", f"false of {name}")
     return Gated(size, activation=GATED[name], down_bias=second)
 
 
@@ -127,56 +136,26 @@ def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConf
     return replace(config, layers=tuple(layers))
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give tensors their usual names, those of experts too."""
-    tensors = Rearranged(rotary_encoders.hf_tensors(sources, config))
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give tensors, experts included, their usual names."""
+    rotary_encoders.hf_tensors(tensors, config)
     for number, experts in layers_of_experts(config):
         folder = f"layers.{number}"
-        names = {role: usual(role, number) for role in (Role.EXPERTS_UP, Role.EXPERTS_DOWN)}
-        tensors.rename(f"{folder}.mlp.router.layer.weight", usual(Role.ROUTER, number))
+        names = {role: tensors.usual(role, number) for role in (Role.EXPERTS_UP, Role.EXPERTS_DOWN)}
+        tensors.rename(f"{folder}.mlp.router.layer.weight", tensors.usual(Role.ROUTER, number))
         tensors.rename(f"{folder}.mlp.experts.mlp.w1", names[Role.EXPERTS_UP])
         down = f"{folder}.mlp.experts.mlp.w2"  # [experts * size, hidden]
         tensors.fold(down, experts.n)
         tensors.transpose_experts(down)
         tensors.flatten(down, names[Role.EXPERTS_DOWN])
-        tensors.rename(f"{folder}.{EXPERTS_BIAS}", usual(Role.FFN_DOWN_BIAS, number))
-    return tensors.out
+        tensors.rename(f"{folder}.{EXPERTS_BIAS}", tensors.usual(Role.FFN_DOWN_BIAS, number))
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    ffn = Gated(fields.integer("nomic-bert.feed_forward_length"))
-    return gguf_encoder(fields, sources, NAME, ffn, theta=THETA)
-
-
-def from_moe_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata of the second version's files, in which experts mostly have no bias."""
-    size = fields.integer("nomic-bert-moe.feed_forward_length")
-    ffn = Plain(size, has(sources, Role.FFN_UP_BIAS, GGUF))
-    config = gguf_encoder(fields, sources, NAME, ffn, theta=THETA)
-    if first_sparse(sources) == 0:
-        return config
-    every = fields.integer("nomic-bert-moe.moe_every_n_layers")
-    experts = gguf_experts(fields, sources, "softmax", renormalize=False)
-    down_bias = has(sources, Role.FFN_DOWN_BIAS, GGUF, first_sparse(sources))
-    experts = replace(experts, gated=False, activation="gelu", down_bias=down_bias)
-    return with_experts(config, experts, every)
-
-
-def moe_gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def moe_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what all encoders' files need, and make matrices of experts."""
-    return flatten_gguf_experts(gguf_tensors(sources, config), config)
+    gguf_tensors(tensors, config)
+    flatten_gguf_experts(tensors, config)
 
 
-FAMILY = replace(
-    encoder_family(NAME, from_hf, hf_tensors),
-    gguf="nomic-bert",
-    from_gguf=from_gguf,
-    gguf_tensors=gguf_tensors,
-)
-MOE = replace(
-    FAMILY,
-    gguf="nomic-bert-moe",
-    from_gguf=from_moe_gguf,
-    gguf_tensors=moe_gguf_tensors,
-)
+FAMILY = encoder_family(NAME, program, hf_tensors, "nomic-bert", gguf_tensors=gguf_tensors)
+MOE = replace(FAMILY, gguf="nomic-bert-moe", program=moe_program, gguf_tensors=moe_gguf_tensors)

@@ -1,25 +1,25 @@
-"""OLMo 2: norms of what is added in the place of those before, and over whole queries and keys."""
+"""OLMo 2: norms behind attention and FFN, not before them, and over whole queries and keys."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_attention, hf_gated, hf_model, hf_n_layers
-from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
+from lanewise.loading.families.common import (
+    attention_of,
+    by_turns,
+    gated_of,
+    model_of,
+    n_layers_of,
+    window_of,
+    windows_of,
 )
-from lanewise.loading.families.naming import usual
+from lanewise.loading.families.family import Family
+from lanewise.loading.families.naming import give_layer_roles
 from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
 PERIOD = 4  # of OLMo 3: its last layer of each sees all
 # In the order in which names become free.
@@ -29,11 +29,21 @@ OF_LAYER = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    attention = hf_attention(fields, sources, qk_norm="whole")
-    layer = behind(attention, hf_gated(fields, sources))
-    return hf_model(fields, "olmo2", [layer] * hf_n_layers(fields, sources))
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; GGUF files of OLMo 3, which have windows, say that they are OLMo 2.
+
+    Layers with a window are turned by angles without scaling.
+    """
+    attention, ffn = attention_of(file, qk_norm="whole"), gated_of(file)
+    if not file.is_gguf:
+        return model_of(file, "olmo2", [behind(attention, ffn)] * n_layers_of(file))
+    windows = windows_of(file, window_of(file), by_turns(n_layers_of(file), PERIOD))
+    model = model_of(file, "olmo2", layers_by_windows(attention, ffn, windows))
+    rope = model.ropes[0]
+    theta = file.number("{arch}.rope.freq_base_swa", default=rope.theta)
+    if not any(windows):
+        return model
+    return replace(model, ropes=(rope, Rope(round_to_f32(theta), rope.rotated)))
 
 
 def behind(attention: Attention, ffn: Gated) -> Layer:
@@ -41,30 +51,13 @@ def behind(attention: Attention, ffn: Gated) -> Layer:
     return Layer(attention, ffn, result_norms=True, no_input_norms=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give norms their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        for name, role in OF_LAYER.items():
-            tensors.rename(f"model.layers.{number}.{name}.weight", usual(role, number))
-    return tensors.out
-
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, also that of OLMo 3: what has a window is turned by angles without scaling."""
-    attention = gguf_attention(fields, sources, qk_norm="whole")
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources), PERIOD)
-    layers = layers_by_windows(attention, gguf_gated(fields, sources), windows)
-    model = gguf_model(fields, sources, "olmo2", layers)
-    rope = model.ropes[0]
-    theta = fields.number("olmo2.rope.freq_base_swa", default=rope.theta)
-    if not any(windows):
-        return model
-    return replace(model, ropes=(rope, Rope(round_to_f32(theta), rope.rotated)))
+    give_layer_roles(tensors, config, OF_LAYER)
 
 
 def layers_by_windows(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
-    """Return a layer for each window, which those that have one turn by the second angles."""
+    """Return a layer for each window; layers with a window turn by the second angles."""
     made = {window: behind(windowed(attention, window), ffn) for window in windows}
     return [made[window] for window in windows]
 
@@ -74,4 +67,4 @@ def windowed(attention: Attention, window: int | None) -> Attention:
     return attention if window is None else replace(attention, rope=1, window=window)
 
 
-FAMILY = Family("olmo2", from_hf, "olmo2", from_gguf, hf_tensors=hf_tensors, gguf_is_usual=False)
+FAMILY = Family("olmo2", program, "olmo2", hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -7,34 +7,32 @@ from dataclasses import replace
 from lanewise.loading.families import olmo2
 from lanewise.loading.families.common import (
     KINDS,
-    hf_attention,
-    hf_gated,
-    hf_kinds,
-    hf_model,
-    hf_n_layers,
-    hf_ropes_of_kinds,
+    attention_of,
+    by_turns,
+    gated_of,
+    model_of,
+    n_layers_of,
+    ropes_of_kinds,
+    window_of,
+    windows_of,
 )
-from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import Sources
 
-WINDOW, THETA = 4096, 500000.0  # of configs that do not say
+THETA = 500000.0  # of configs that do not say
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json; GGUF files of it say that they are OLMo 2."""
-    n_layers = hf_n_layers(fields, sources)
-    last = olmo2.PERIOD - 1
-    kinds = hf_kinds(fields, n_layers) or [KINDS[n % olmo2.PERIOD < last] for n in range(n_layers)]
-    window = fields.integer("sliding_window", default=WINDOW)
-    attention = hf_attention(fields, sources, qk_norm="whole")
-    windows = [None if kind == KINDS[0] else window for kind in kinds]
-    layers = olmo2.layers_by_windows(attention, hf_gated(fields, sources), windows)
+def program(file: ModelFile) -> ModelConfig:
+    """Read config.json; GGUF files say that they are OLMo 2."""
+    if file.is_gguf:
+        return olmo2.program(file)
+    attention = attention_of(file, qk_norm="whole")
+    have = by_turns(n_layers_of(file), olmo2.PERIOD)
+    windows = windows_of(file, window_of(file, always=True), have)
+    layers = olmo2.layers_by_windows(attention, gated_of(file), windows)
     keys, thetas = dict.fromkeys(KINDS, "rope_theta"), dict.fromkeys(KINDS, THETA)
-    ropes, context = hf_ropes_of_kinds(fields, attention.head_dim, keys, thetas, scaled=1)
-    plain = fields.replacing({"rope_parameters": None, "rope_scaling": None})
-    model = hf_model(plain, "olmo3", layers, THETA)
-    return replace(model, ropes=ropes, context_length=context)
+    ropes = ropes_of_kinds(file, attention.head_dim, keys, thetas, scaled=1)
+    return model_of(file, "olmo3", layers, ropes=ropes)
 
 
-FAMILY = replace(olmo2.FAMILY, name="olmo3", from_hf=from_hf)
+FAMILY = replace(olmo2.FAMILY, name="olmo3", program=program)

@@ -2,87 +2,40 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
 from lanewise.loading.families.common import (
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
-    hf_window,
+    attention_of,
+    gated_of,
+    model_of,
+    window_of,
+    windows_of,
     with_windows,
 )
-from lanewise.loading.families.experts import gguf_name, hf_name
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_gated,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Gated, Layer, ModelConfig
+from lanewise.loading.families.naming import QKV, qkv_rows, split_gate_and_up, split_roles
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
-
-PARTS = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.FFN_GATE, Role.FFN_UP)
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    layer = Layer(hf_attention(fields, sources), hf_gated(fields, sources))
-    window = hf_window(fields)
-    layers = with_windows(layer, [window] * hf_n_layers(fields, sources))
-    return hf_model(fields, "phi3", layers)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file."""
+    layer = Layer(attention_of(file), gated_of(file))
+    return model_of(file, "phi3", with_windows(layer, windows_of(file, window_of(file))))
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    layer = Layer(gguf_attention(fields, sources), gguf_gated(fields, sources))
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
-    return gguf_model(fields, sources, "phi3", with_windows(layer, windows))
-
-
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Take Q, K and V apart, and gate and up."""
-    tensors = Rearranged(sources)
     for number in range(config.n_layers):
-        folder = f"model.layers.{number}"
-        names = [hf_name(role, number) for role in PARTS]
-        split(tensors, config, number, f"{folder}.self_attn.qkv_proj.weight", names[:3])
-        split(tensors, config, number, f"{folder}.mlp.gate_up_proj.weight", names[3:])
-    return tensors.out
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Take gate and up apart, which are called up."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        gate, up = (gguf_name(role, number) for role in PARTS[3:])
-        if gate not in sources:
-            split(tensors, config, number, up, [gate, up])
-    return tensors.out
-
-
-def split(
-    tensors: Rearranged, config: ModelConfig, number: int, fused: str, names: list[str]
-) -> None:
-    """Cut a fused matrix into three, Q, K and V, or two, gate and up."""
-    layer = config.layers[number]
-    assert isinstance(layer.ffn, Gated)
-    heads = (config.heads.n_heads, *(config.heads.n_kv_heads,) * 2)
-    rows = [n * config.heads.head_dim for n in heads]
-    if len(names) == 2:
-        rows = [layer.ffn.size] * 2
-    tensors.split_rows(fused, dict(zip(names, rows, strict=True)))
+        name = f"model.layers.{number}.self_attn.qkv_proj"
+        split_roles(tensors, name, QKV, qkv_rows(config.heads), number)
+    split_gate_and_up(tensors, config)
 
 
 FAMILY = Family(
     "phi3",
-    from_hf,
+    program,
     "phi3",
-    from_gguf,
     hf_tensors=hf_tensors,
-    gguf_tensors=gguf_tensors,
+    gguf_tensors=split_gate_and_up,
     gguf_is_usual=False,
 )

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.common import hf_gated, hf_n_layers
+from lanewise.loading.families.common import gated_of, trunk_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_gated,
-    gguf_model,
-    gguf_trunk_layers,
-)
-from lanewise.loading.families.qwen3_next import (
-    gguf_delta_layers,
-    gguf_named,
-    hf_delta_model,
-    named,
-)
+from lanewise.loading.families.qwen3_next import delta_model_of, gguf_named, named
 from lanewise.loading.families.states import give
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Experts, Gated, ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import ModelConfig
+from lanewise.loading.rearranging import Rearranged
 
 NAME = "qwen3_5_text"
 INPUTS = {
@@ -30,38 +20,29 @@ INPUTS = {
 }
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json, or its text_config."""
-    ffns: list[Gated | Experts] = [hf_gated(fields, sources)] * hf_n_layers(fields, sources)
-    return hf_delta_model(fields, sources, NAME, ffns)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file, or the text_config of a config.json."""
+    ffns = [gated_of(file)] * trunk_layers_of(file)
+    return delta_model_of(file, NAME, ffns, in_turn=True)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    tensors = named(sources, config)
+    named(tensors, config)
     for number in range(config.n_layers):
         for name, role in INPUTS.items():
             give(tensors, f"model.layers.{number}.linear_attn.{name}.weight", role, number)
-    return tensors.out
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata."""
-    ffns: list[Gated | Experts] = [gguf_gated(fields, sources)] * gguf_trunk_layers(fields, sources)
-    layers = gguf_delta_layers(fields, sources, ffns, in_turn=True)
-    return gguf_model(fields, sources, NAME, layers)
-
-
-def gguf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give tensors their usual names."""
-    return gguf_named(sources, config).out
+    gguf_named(tensors, config)
 
 
 FAMILY = Family(
     NAME,
-    from_hf,
+    program,
     "qwen35",
-    from_gguf,
     hf_tensors=hf_tensors,
     gguf_tensors=gguf_tensors,
     gguf_is_usual=False,

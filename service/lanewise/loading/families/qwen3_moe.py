@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import (
-    check_activation,
-    hf_attention,
-    hf_gated,
-    hf_model,
-    hf_n_layers,
-    hf_sparse_layers,
-    hf_window,
-)
+from lanewise.loading.families.common import attention_of, check_activation, model_of, window_of
 from lanewise.loading.families.experts import (
+    count_name,
+    experts_of,
     flatten_gguf_experts,
-    gguf_experts,
-    gguf_sparse_layers,
-    hf_count,
-    sparse_layers,
+    mixture_of,
+    sparse_layers_of,
     stack_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-)
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Experts, ModelConfig
-from lanewise.loading.sources import Sources
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import ModelConfig
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    check_activation(fields)
-    window = hf_window(fields, switched=True)
-    attention = hf_attention(fields, sources, qk_norm="head", window=window)
-    experts = Experts(
-        n=hf_count(fields),
-        n_used=fields.integer("num_experts_per_tok"),
-        size=fields.integer("moe_intermediate_size"),
-        router="softmax",
-        renormalize=fields.flag("norm_topk_prob", default=False),
-    )
-    is_sparse = hf_sparse_layers(fields, hf_n_layers(fields, sources))
-    layers = sparse_layers(attention, experts, hf_gated(fields, sources), is_sparse)
-    return hf_model(fields, "qwen3_moe", layers)
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; all published models divide chosen weights by their sum, as GGUF files mean.
 
-
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata; all published models divide the chosen weights by their sum."""
-    experts = gguf_experts(fields, sources, "softmax", renormalize=True)
-    attention = gguf_attention(fields, sources, qk_norm="head")
-    n_layers = gguf_n_layers(fields, sources)
-    layers = gguf_sparse_layers(fields, sources, attention, experts, n_layers)
-    return gguf_model(fields, sources, "qwen3_moe", layers)
+    GGUF files have no window.
+    """
+    check_activation(file)
+    window = None if file.is_gguf else window_of(file, switched=True)
+    attention = attention_of(file, qk_norm="head", window=window)
+    renormalize = file.flag("norm_topk_prob", default=file.is_gguf)
+    experts = experts_of(file, "softmax", renormalize, n=count_name(file))
+    layers = mixture_of(file, attention, experts, sparse_layers_of(file))
+    return model_of(file, "qwen3_moe", layers)
 
 
 FAMILY = Family(
-    "qwen3_moe",
-    from_hf,
-    "qwen3moe",
-    from_gguf,
-    hf_tensors=stack_experts,
-    gguf_tensors=flatten_gguf_experts,
+    "qwen3_moe", program, "qwen3moe", hf_tensors=stack_experts, gguf_tensors=flatten_gguf_experts
 )

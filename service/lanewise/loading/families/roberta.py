@@ -4,44 +4,41 @@ from __future__ import annotations
 
 from lanewise.loading.checkpoint import ModelFileError, Role
 from lanewise.loading.families import bert
-from lanewise.loading.families.encoders import classifier_pooling, encoder_family, plain_names
-from lanewise.loading.families.naming import usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.families.encoders import classifier_pooling, encoder_family
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 
 HEADS = ("classifier.dense", "classifier.out_proj")
 PADDING = 1
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
     """Read config.json."""
-    return roberta_model(fields, sources, "roberta")
+    return roberta_model(file, "roberta")
 
 
-def roberta_model(fields: Fields, sources: Sources, name: str) -> ModelConfig:
+def roberta_model(file: ModelFile, name: str) -> ModelConfig:
     """Return the whole of a model."""
-    tensors = plain_names(sources, bert.PREFIXES)
-    pooling = classifier_pooling(tensors, fields.integer("hidden_size"), HEADS[1])
-    padding = fields.integer("pad_token_id", default=PADDING, least=0)
-    table, rows = tensors.get(bert.POSITIONS), fields.integer("max_position_embeddings")
+    tensors = without_prefixes(file.tensors, bert.PREFIXES)
+    pooling = classifier_pooling(tensors, file.integer("hidden_size"), HEADS[1])
+    padding = file.integer("pad_token_id", default=PADDING, least=0)
+    table, rows = tensors.get(bert.POSITIONS), file.integer("max_position_embeddings")
     if table is not None and (len(table.shape) != 2 or table.shape[0] != rows):
         raise ModelFileError(
             f"{table.where}: tensor {bert.POSITIONS!r} has shape {list(table.shape)};"
             f" max_position_embeddings, {rows}, is how many rows are needed"
         )
-    return bert.bert_model(fields, sources, name, pooling, first_position=padding + 1)
+    return bert.bert_model(file, name, pooling, first_position=padding + 1)
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Do what BERT's needs, and leave out the rows of positions that no token has."""
-    tensors = Rearranged(bert.hf_tensors(sources, config, HEADS))
-    name = usual(Role.POSITION_EMBEDDING)
+    bert.hf_tensors(tensors, config, HEADS)
+    name = tensors.usual(Role.POSITION_EMBEDDING)
     rows = tensors.out[name].shape[0] if name in tensors.out else 0
     if rows > config.context_length:
         tensors.drop_rows(name, rows - config.context_length)
-    return tensors.out
 
 
-FAMILY = encoder_family("roberta", from_hf, hf_tensors)
+FAMILY = encoder_family("roberta", program, hf_tensors)

@@ -1,6 +1,6 @@
 """What BERTs with RoPE in the place of learned positions have in common.
 
-Their files, those that transformers writes among them, have their makers' names of tensors.
+Their files, also transformers' own, have their makers' names of tensors.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lanewise.loading.checkpoint import Role
+from lanewise.loading.families.common import rope_of
 from lanewise.loading.families.encoders import (
     classifier_pooling,
     encoder_attention,
     give_norm_after,
     give_outside_layers,
-    plain_names,
     post_norm_model,
 )
-from lanewise.loading.families.naming import QKV, give_roles, split_roles, usual
-from lanewise.loading.json_files import Fields
+from lanewise.loading.families.naming import QKV, give_roles, split_roles
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.rope import read_rope
-from lanewise.loading.sources import Sources
+from lanewise.loading.rearranging import Rearranged, without_prefixes
 
 PREFIXES = ("nomic_bert.", "gte.", "new.", "roberta.", "bert.")
 # Their makers' names of tensors, as transformers has them.
@@ -56,32 +54,34 @@ ROTARY = ("rope", "rotary")  # what configs call that kind of positions
 
 
 def rotary_model(
-    fields: Fields, sources: Sources, name: str, ffn: Gated | Plain, bias: bool, theta: float
+    file: ModelFile, name: str, ffn: Gated | Plain, bias: bool, theta: float
 ) -> ModelConfig:
     """Return the whole of a model; ``theta`` is what it has where its config does not say."""
-    positions = fields.text("position_embedding_type", default=ROTARY[0])
+    positions = file.text("position_embedding_type", default=ROTARY[0])
     if positions not in ROTARY:
-        raise fields.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
-    attention = encoder_attention(fields, rope=0, bias=bias)
-    rope, context = read_rope(fields, attention.head_dim, theta)
-    if fields.integer("head_dim", default=attention.head_dim) != attention.head_dim:
-        raise fields.fail("head_dim", str(attention.head_dim))
-    pooling = classifier_pooling(plain_names(sources, PREFIXES), fields.integer("hidden_size"))
+        raise file.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
+    attention = encoder_attention(file, rope=0, bias=bias)
+    rope, context = rope_of(file, attention.head_dim, theta)
+    if file.integer("head_dim", default=attention.head_dim) != attention.head_dim:
+        raise file.fail("head_dim", str(attention.head_dim))
+    pooling = classifier_pooling(
+        without_prefixes(file.tensors, PREFIXES), file.integer("hidden_size")
+    )
     return replace(
-        post_norm_model(fields, sources, name, attention, ffn, context, pooling),
+        post_norm_model(file, name, attention, ffn, context, pooling),
         ropes=(rope,),
-        n_token_types=fields.integer("type_vocab_size", default=2, least=0),
+        n_token_types=file.integer("type_vocab_size", default=2, least=0),
     )
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
-    """Give tensors their usual names; the norms after additions are those before the next."""
-    named = {}
-    for name, tensor in plain_names(sources, PREFIXES).items():
-        for pattern, new in RENAMED.items():
-            name = re.sub(pattern, new, name)
-        named[name] = tensor
-    tensors = Rearranged(named)
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
+    tensors.remove_prefixes(*PREFIXES)
+    for name in list(tensors.out):
+        new = name
+        for pattern, by in RENAMED.items():
+            new = re.sub(pattern, by, new)
+        tensors.rename(name, new)
     give_outside_layers(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"layers.{number}"
@@ -91,7 +91,6 @@ def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
         split_roles(tensors, f"{folder}.qkv", QKV, rows, number)
         if isinstance(layer.ffn, Gated):
             halves = (Role.FFN_UP, Role.FFN_GATE)
-            parts = {usual(half, number): layer.ffn.size for half in halves}
+            parts = {tensors.usual(half, number): layer.ffn.size for half in halves}
             tensors.split_rows(f"{folder}.mlp.up_gate.weight", parts)
         give_norm_after(tensors, f"{folder}.post_mlp_layernorm", config, number)
-    return tensors.out

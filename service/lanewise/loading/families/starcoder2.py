@@ -3,63 +3,37 @@
 from __future__ import annotations
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.arcee import gguf_plain
 from lanewise.loading.families.common import (
-    curve,
-    hf_attention,
-    hf_model,
-    hf_n_layers,
-    hf_window,
+    attention_of,
+    model_of,
+    plain_of,
+    window_of,
+    windows_of,
     with_windows,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gguf import (
-    gguf_attention,
-    gguf_model,
-    gguf_n_layers,
-    gguf_windows,
-)
-from lanewise.loading.families.naming import give_roles
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import Layer, ModelConfig, Plain
+from lanewise.loading.families.naming import give_layer_roles
+from lanewise.loading.model_file import ModelFile
+from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
 
-CURVE = "gelu_tanh"
-
-
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    bias = fields.flag("use_bias", default=True)
-    ffn = Plain(fields.integer("intermediate_size"), bias, curve(fields, "hidden_act", CURVE))
-    layer = Layer(hf_attention(fields, sources, qkv_bias=bias), ffn)
-    layers = with_windows(layer, [hf_window(fields)] * hf_n_layers(fields, sources))
-    eps = "norm_epsilon"
-    return hf_model(fields, "starcoder2", layers, tied=True, eps=eps, norm="layer", norm_bias=True)
+OF_LAYER = {"mlp.c_fc": Role.FFN_UP, "mlp.c_proj": Role.FFN_DOWN}
 
 
-def hf_tensors(sources: Sources, config: ModelConfig) -> Sources:
+def program(file: ModelFile) -> ModelConfig:
+    """Read a file; converters to GGUF leave the window out."""
+    bias = not file.is_gguf and file.flag("use_bias", default=True)
+    ffn = plain_of(file, "gelu_tanh", bias=bias)
+    layer = Layer(attention_of(file, qkv_bias=bias), ffn)
+    layers = with_windows(layer, windows_of(file, window_of(file)))
+    return model_of(
+        file, "starcoder2", layers, tied=True, eps="norm_epsilon", norm="layer", norm_bias=True
+    )
+
+
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Give the FFN's tensors their usual names."""
-    tensors = Rearranged(sources)
-    for number in range(config.n_layers):
-        folder = f"model.layers.{number}.mlp"
-        give_roles(tensors, f"{folder}.c_fc", Role.FFN_UP, number)
-        give_roles(tensors, f"{folder}.c_proj", Role.FFN_DOWN, number)
-    return tensors.out
+    give_layer_roles(tensors, config, OF_LAYER)
 
 
-def from_gguf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read metadata, to which the converter does not write the window."""
-    layer = Layer(gguf_attention(fields, sources), gguf_plain(fields, sources, CURVE))
-    windows = gguf_windows(fields, gguf_n_layers(fields, sources))
-    return gguf_model(fields, sources, "starcoder2", with_windows(layer, windows), norm="layer")
-
-
-FAMILY = Family(
-    "starcoder2",
-    from_hf,
-    "starcoder2",
-    from_gguf,
-    hf_tensors=hf_tensors,
-    gguf_is_usual=False,
-)
+FAMILY = Family("starcoder2", program, "starcoder2", hf_tensors=hf_tensors, gguf_is_usual=False)

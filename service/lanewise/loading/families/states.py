@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.checkpoint import Role
-from lanewise.loading.families.gguf import arch_of
-from lanewise.loading.families.naming import usual
-from lanewise.loading.json_files import Fields
-from lanewise.loading.names import HF
+from lanewise.loading.families.common import n_layers_of
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.rearranging import Rearranged
 
@@ -35,19 +33,19 @@ def layer_of(mixer: Mixer, ffn: Gated | Experts | None) -> Layer:
 
 
 def own_kinds(
-    fields: Fields,
+    file: ModelFile,
     key: str,
     accepted: Sequence[str],
     n_layers: int,
     default: Sequence[str] | None = None,
 ) -> list[str]:
     """Return the kinds of all layers, which are names of the family's own."""
-    kinds = fields.raw(key)
+    kinds = file.raw(key)
     if kinds is None and default is not None:
         return list(default)
     is_list = isinstance(kinds, list) and len(kinds) == n_layers
     if not is_list or not all(kind in accepted for kind in kinds):
-        raise fields.fail(key, f"{n_layers} times {' or '.join(map(repr, accepted))}")
+        raise file.fail(key, f"{n_layers} times {' or '.join(map(repr, accepted))}")
     return list(kinds)
 
 
@@ -56,36 +54,34 @@ def every_nth(n_layers: int, step: int, kinds: tuple[str, str]) -> list[str]:
     return [kinds[(number + 1) % step == 0] for number in range(n_layers)]
 
 
-def gguf_heads(fields: Fields, n_layers: int) -> tuple[Fields, list[bool]]:
-    """Return which layers have attention: those with KV heads, one number for each layer.
+def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
+    """Return which layers of a GGUF file attend: the layers whose number of KV heads is not 0.
 
-    And the metadata with the one number that all of those have.
+    And the file with the one number that all attending layers have.
     """
-    key = f"{arch_of(fields)}.attention.head_count_kv"
-    counts = fields.raw(key)
+    name, n_layers = "num_key_value_heads", n_layers_of(file)
+    counts = file.raw(name)
     if not isinstance(counts, list):
-        raise fields.fail(key, "a number for each layer, 0 where it has a state,")
+        raise file.fail(name, "a number for each layer, 0 where it has a state,")
     known = [count for count in counts if count != 0]
     if len(counts) != n_layers or not known or known != known[:1] * len(known):
-        raise fields.fail(key, f"{n_layers} numbers, 0 or one other")
-    return fields.replacing({key: known[0]}), [count != 0 for count in counts]
+        raise file.fail(name, f"{n_layers} numbers, 0 or one other")
+    return file.replacing({name: known[0]}), [count != 0 for count in counts]
 
 
-def check_no_bias(fields: Fields, *keys: str) -> None:
+def check_no_bias(file: ModelFile, *keys: str) -> None:
     """Refuse biases that the program of a layer has no place for."""
     for key in keys:
-        if fields.flag(key, default=False):
-            raise fields.fail(key, "false (these biases are not supported)")
+        if file.flag(key, default=False):
+            raise file.fail(key, "false (these biases are not supported)")
 
 
-def give(tensors: Rearranged, name: str, role: Role, layer: int, column: int = HF) -> None:
+def give(tensors: Rearranged, name: str, role: Role, layer: int) -> None:
     """Give a layer's tensor its usual name."""
-    tensors.rename(name, usual(role, layer, column))
+    tensors.rename(name, tensors.usual(role, layer))
 
 
-def give_conv(
-    tensors: Rearranged, name: str, state: State | None, layer: int, column: int = HF
-) -> None:
+def give_conv(tensors: Rearranged, name: str, state: State | None, layer: int) -> None:
     """Make one vector of the taps of all channels, which are rows in the file."""
     tensors.ravel(name, None if state is None else state.taps)
-    give(tensors, name, Role.STATE_CONV, layer, column)
+    give(tensors, name, Role.STATE_CONV, layer)

@@ -139,7 +139,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-# Why others are not supported; the names are those of either kind of file.
+# Why other names, of either kind of file, are not supported.
 STATES, ENCODER, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
     "its layers are not those of an encoder that is supported",

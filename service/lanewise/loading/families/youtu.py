@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from lanewise.loading.families.common import hf_gated, hf_model, hf_n_layers
+from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import hf_latent_attention, hf_latent_tensors
-from lanewise.loading.json_files import Fields
+from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.sources import Sources
 
 
-def from_hf(fields: Fields, sources: Sources) -> ModelConfig:
-    """Read config.json."""
-    layer = Layer(hf_latent_attention(fields), hf_gated(fields, sources))
-    return hf_model(fields, "youtu", [layer] * hf_n_layers(fields, sources), tied=True)
+def program(file: ModelFile) -> ModelConfig:
+    """Read config.json; GGUF files say that they are DeepSeek 2."""
+    layers = [Layer(latent_attention_of(file), gated_of(file))] * n_layers_of(file)
+    return model_of(file, "youtu", layers, tied=True)
 
 
 FAMILY = Family(
     "youtu",
-    from_hf,
+    program=program,
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "program/slots.h"
 #include "status.h"
 
 static bool has_orders(const lw_model* model) {

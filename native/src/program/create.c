@@ -4,13 +4,12 @@
 #include <string.h>
 
 #include "kernels/format.h"
-#include "model/check_config.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "ops/math.h"
+#include "program/check.h"
+#include "program/slots.h"
 #include "status.h"
-
-static bool is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
 
 static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
     const uint32_t half = rope->rotated / 2;
@@ -92,17 +91,6 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     }
     *out = model;
     return LW_OK;
-}
-
-uint32_t lw_model_window(const lw_model* model) {
-    uint32_t widest = 0;
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        if (!lw_has_attention(&model->layers[i])) continue;
-        const uint32_t window = model->layers[i].config.attention.window;
-        if (window == 0) return 0;
-        if (window > widest) widest = window;
-    }
-    return widest;
 }
 
 static void describe_slot(char* text, size_t size, const lw_slot* slot, lw_role role, uint32_t layer) {
@@ -217,7 +205,7 @@ static lw_status check_complete(lw_model* model) {
         const uint32_t layers = lw_role_layers(model, (lw_role)role);
         for (uint32_t layer = 0; layer < layers; ++layer) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
-            if (!slot.wanted || is_optional((lw_role)role) || is_loaded(&slot)) continue;
+            if (!slot.wanted || lw_is_optional((lw_role)role) || is_loaded(&slot)) continue;
             char name[64];
             describe_slot(name, sizeof name, &slot, (lw_role)role, layer);
             return lw_fail(LW_ERR_FORMAT, "%s: missing", name);

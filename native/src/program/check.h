@@ -1,6 +1,6 @@
 // What the numbers of a model config may be.
-#ifndef LW_MODEL_CHECK_CONFIG_H
-#define LW_MODEL_CHECK_CONFIG_H
+#ifndef LW_PROGRAM_CHECK_H
+#define LW_PROGRAM_CHECK_H
 
 #include "lanewise.h"
 

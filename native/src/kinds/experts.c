@@ -1,0 +1,96 @@
+// Mixtures of experts.
+#include "kinds/kind.h"
+
+static lw_status check_router(const lw_place* at, const lw_ffn_config* c) {
+    LW_RETURN_IF_FAILED(lw_check_range(at, "router", (uint64_t)c->router, 0, LW_ROUTER_SIGMOID));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "router_bias", c->router_bias));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "choice_bias", c->choice_bias));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "renormalize", c->renormalize));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_groups", c->n_groups, 1, c->n_experts));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "groups_used", c->groups_used, 1, c->n_groups));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "groups_by_best", c->groups_by_best));
+    LW_RETURN_IF_FAILED(lw_check_number(at, "divisor_extra", (double)c->divisor_extra, 0, 1));
+    LW_RETURN_IF_FAILED(lw_check_number(at, "divisor_least", (double)c->divisor_least, 0, 1));
+    LW_RETURN_IF_FAILED(lw_check_number(at, "scale", (double)c->scale, 1e-6, 1e6));
+    if (c->n_experts % c->n_groups != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u experts do not make %u equal groups", at->text,
+                       c->n_experts, c->n_groups);
+    return lw_check_range(at, "n_used", c->n_used, 1, c->n_experts / c->n_groups * c->groups_used);
+}
+
+// All experts' outputs are rows of one matrix.
+static lw_status check_experts(const lw_model_config* model, uint32_t layer) {
+    const lw_ffn_config* c = &model->layers[layer].ffn;
+    if (c->kind != LW_FFN_EXPERTS) return LW_OK;
+    const lw_place at = lw_place_of_layer(layer, " FFN");
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_experts", c->n_experts, 1, 4096));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_used", c->n_used, 1, 64));
+    LW_RETURN_IF_FAILED(check_router(&at, c));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "shared_size", c->shared_size, 0, 1 << 19));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "shared_gate", c->shared_gate, 0, c->shared_size > 0));
+    LW_RETURN_IF_FAILED(lw_check_flag(&at, "ungated", c->ungated));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_experts * size", (uint64_t)c->n_experts * c->size, 1, 1 << 30));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(&at, "n_experts * hidden_size", (uint64_t)c->n_experts * model->hidden_size, 1, 1 << 30));
+    if (c->own_norms && (c->shared_size == 0 || c->shared_gate || c->bias || c->down_bias))
+        return lw_fail(
+            LW_ERR_ARGUMENT,
+            "model config: %sown_norms is 1, must be 0 with biases, a gate of the shared expert or without one",
+            at.text);
+    if (c->size % LW_PANEL != 0 || c->shared_size % LW_PANEL != 0 || model->hidden_size % LW_PANEL != 0)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %ssize %u, shared_size %u and hidden_size %u must be multiples of %d", at.text,
+                       c->size, c->shared_size, model->hidden_size, LW_PANEL);
+    return LW_OK;
+}
+
+static lw_tensor_spec experts_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
+    const uint32_t hidden = model->hidden_size;
+    const lw_ffn_config* c = &l->ffn;
+    const bool here = c->kind == LW_FFN_EXPERTS, bias = here && c->bias, shared = here && c->shared_size > 0;
+    const bool gated = here && !c->ungated;
+    const bool own_norms = here && c->own_norms;
+    const uint32_t n = c->n_experts;
+    switch (role) {
+        case LW_ROUTER:
+            return LW_MATRIX(router, "router", n, hidden, here);
+        case LW_ROUTER_BIAS:
+            return LW_VECTOR(router_bias, "router bias", n, here && c->router_bias);
+        case LW_ROUTER_CHOICE_BIAS:
+            return LW_VECTOR(choice_bias, "router choice bias", n, here && c->choice_bias);
+        case LW_EXPERTS_GATE:
+            return LW_MATRIX(experts_gate, "experts' gate", n * c->size, hidden, gated);
+        case LW_EXPERTS_UP:
+            return LW_MATRIX(experts_up, "experts' up", n * c->size, hidden, here);
+        case LW_EXPERTS_DOWN:
+            return LW_MATRIX(experts_down, "experts' down", n * hidden, c->size, here);
+        case LW_EXPERTS_GATE_BIAS:
+            return LW_VECTOR(gate_bias, "experts' gate bias", n * c->size, bias && gated);
+        case LW_EXPERTS_UP_BIAS:
+            return LW_VECTOR(up_bias, "experts' up bias", n * c->size, bias);
+        case LW_EXPERTS_DOWN_BIAS:
+            return LW_VECTOR(down_bias, "experts' down bias", n * hidden, bias);
+        case LW_SHARED_GATE:
+            return LW_MATRIX(gate, "shared gate", c->shared_size, hidden, shared && gated);
+        case LW_SHARED_UP:
+            return LW_MATRIX(up, "shared up", c->shared_size, hidden, shared);
+        case LW_SHARED_DOWN:
+            return LW_MATRIX(down, "shared down", hidden, c->shared_size, shared);
+        case LW_SHARED_ROUTER:
+            return LW_VECTOR(shared_router, "shared router", hidden, shared && c->shared_gate);
+        case LW_ROUTER_NORM:
+            return LW_VECTOR(router_norm, "router norm", hidden, own_norms);
+        case LW_EXPERTS_NORM:
+            return LW_VECTOR(experts_norm, "experts' norm", hidden, own_norms);
+        case LW_SHARED_RESULT_NORM:
+            return LW_VECTOR(shared_result_norm, "norm of the shared expert's result", hidden, own_norms);
+        case LW_EXPERTS_RESULT_NORM:
+            return LW_VECTOR(experts_result_norm, "norm of the experts' result", hidden, own_norms);
+        case LW_ROUTER_SCALES:
+            return LW_VECTOR(router_scales, "router scales", n, own_norms);
+        default:
+            return (lw_tensor_spec){0};
+    }
+}
+
+const lw_kind lw_kind_experts = {check_experts, experts_tensor};

@@ -1,0 +1,78 @@
+// Layers that keep a state: short convolutions, the gated delta rule, state space duality.
+#include "kinds/kind.h"
+
+// Of a head's state, one side.
+static lw_status check_side(const lw_place* at, const char* field, uint32_t size) {
+    LW_RETURN_IF_FAILED(lw_check_range(at, field, size, 16, 256));
+    if (size % 16 == 0) return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %u, must be a multiple of 16", at->text, field, size);
+}
+
+static lw_status check_state_heads(const lw_place* at, const lw_state_config* c) {
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_heads", c->n_heads, 1, 1024));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_key_heads", c->n_key_heads, 1, c->n_heads));
+    LW_RETURN_IF_FAILED(check_side(at, "value_dim", c->value_dim));
+    LW_RETURN_IF_FAILED(check_side(at, "key_dim", c->key_dim));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "keys_in_turn", c->keys_in_turn));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "conv_bias", c->conv_bias, 0, c->kind == LW_SSD));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(at, "norm_size", c->norm_size, 0, c->kind == LW_SSD ? c->n_heads * c->value_dim : 0));
+    LW_RETURN_IF_FAILED(lw_check_number(at, "norm_eps", (double)c->norm_eps, 0, 1));
+    if (c->n_heads % c->n_key_heads != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u heads cannot share %u key heads evenly", at->text,
+                       c->n_heads, c->n_key_heads);
+    if (c->norm_size > 0 && c->n_heads * c->value_dim % c->norm_size != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %snorm_size is %u, must divide %u", at->text, c->norm_size,
+                       c->n_heads * c->value_dim);
+    return LW_OK;
+}
+
+static lw_status check_state(const lw_model_config* model, uint32_t layer) {
+    const lw_state_config* c = &model->layers[layer].state;
+    const lw_place at = lw_place_of_layer(layer, " state");
+    const bool possible = !model->pooled && model->norm == LW_NORM_RMS;
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "kind", (uint64_t)c->kind, 0, possible ? LW_SSD : LW_NO_STATE));
+    if (c->kind == LW_NO_STATE) return lw_check_absent(&at, "state", c, sizeof *c);
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "taps", c->taps, 2, 8));
+    if (c->kind != LW_SHORT_CONV) return check_state_heads(&at, c);
+    lw_state_config rest = *c;
+    rest.kind = LW_NO_STATE;
+    rest.taps = 0;
+    return lw_check_absent(&at, "head", &rest, sizeof rest);
+}
+
+static lw_tensor_spec state_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
+    const uint32_t hidden = model->hidden_size;
+    const lw_state_config* c = &l->state;
+    const bool here = c->kind != LW_NO_STATE, heads = here && c->kind != LW_SHORT_CONV, ssd = c->kind == LW_SSD;
+    const uint32_t channels = lw_state_channels(c, hidden), inner = lw_state_inner(c, hidden);
+    switch (role) {
+        case LW_STATE_IN:
+            return LW_MATRIX(state_in, "state input", c->kind == LW_SHORT_CONV ? 3 * channels : channels, hidden, here);
+        case LW_STATE_GATE:
+            return LW_MATRIX(state_gate, "state gate", inner, hidden, heads);
+        case LW_STATE_DECAY:
+            return LW_MATRIX(state_decay, "state decay", c->n_heads, hidden, heads);
+        case LW_STATE_BETA:
+            return LW_MATRIX(state_beta, "state beta", c->n_heads, hidden, c->kind == LW_GATED_DELTA);
+        case LW_STATE_CONV:
+            return LW_VECTOR(state_conv, "state convolution", channels * c->taps, here);
+        case LW_STATE_CONV_BIAS:
+            return LW_VECTOR(state_conv_bias, "state convolution bias", channels, c->conv_bias);
+        case LW_STATE_DECAY_BIAS:
+            return LW_VECTOR(state_decay_bias, "state decay bias", c->n_heads, heads);
+        case LW_STATE_RATE:
+            return LW_VECTOR(state_rate, "state rate", c->n_heads, heads);
+        case LW_STATE_SKIP:
+            return LW_VECTOR(state_skip, "state skip", c->n_heads, ssd);
+        case LW_STATE_NORM:
+            return LW_VECTOR(state_norm, "state norm", ssd ? inner : c->value_dim,
+                             c->kind == LW_GATED_DELTA || (ssd && c->norm_size > 0));
+        case LW_STATE_OUT:
+            return LW_MATRIX(state_out, "state output", hidden, inner, here);
+        default:
+            return (lw_tensor_spec){0};
+    }
+}
+
+const lw_kind lw_kind_state = {check_state, state_tensor};

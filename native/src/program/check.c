@@ -1,0 +1,98 @@
+#include "program/check.h"
+
+#include <stdio.h>
+
+#include "kinds/kind.h"
+
+static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
+
+static lw_status check_rope(const lw_rope* rope, uint32_t index) {
+    lw_place at;
+    snprintf(at.text, sizeof at.text, "rope %u: ", index);
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "rotated", rope->rotated, 2, LW_MAX_HEAD_DIM));
+    if (rope->rotated % 2 != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %srotated is %u, must be even", at.text, rope->rotated);
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "theta", rope->theta, 1, 1e15));
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "scale", (double)rope->scale, 1e-3, 1e3));
+    for (uint32_t i = 0; rope->factors != NULL && i < rope->rotated / 2; ++i)
+        if (!(rope->factors[i] >= least_rope_factor))
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sfactors[%u] is %g, must be 1e-6 or more", at.text, i,
+                           (double)rope->factors[i]);
+    return LW_OK;
+}
+
+static lw_status check_pooled(const lw_place* at, const lw_model_config* c) {
+    LW_RETURN_IF_FAILED(lw_check_range(at, "norm", (uint64_t)c->norm, 0, LW_NORM_LAYER));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "norm_bias", c->norm_bias, 0, c->norm == LW_NORM_LAYER));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "pooled", c->pooled));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_token_types", c->n_token_types, 0, c->pooled ? 1 << 16 : 0));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_positions", c->n_positions, 0, c->context_length));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_dense", c->n_dense, 0, c->pooled ? LW_MAX_DENSE : 0));
+    if (c->n_positions != 0 && c->n_positions != c->context_length)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: n_positions is %u, must be 0 or context_length (%u)",
+                       c->n_positions, c->context_length);
+    if (c->dense == NULL && c->n_dense > 0) return lw_fail(LW_ERR_ARGUMENT, "model config: dense must not be NULL");
+    for (uint32_t i = 0; i < c->n_dense; ++i) {
+        lw_place dense;
+        snprintf(dense.text, sizeof dense.text, "dense head %u: ", i);
+        LW_RETURN_IF_FAILED(lw_check_range(&dense, "outputs", c->dense[i].outputs, 1, 1 << 17));
+        LW_RETURN_IF_FAILED(lw_check_flag(&dense, "bias", c->dense[i].bias));
+        LW_RETURN_IF_FAILED(lw_check_flag(&dense, "norm", c->dense[i].norm));
+        LW_RETURN_IF_FAILED(lw_check_range(&dense, "activation", (uint64_t)c->dense[i].activation, 0, LW_RELU_SQUARED));
+        if (c->dense[i].activation == LW_CLAMPED)
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation needs a gate", dense.text);
+    }
+    return LW_OK;
+}
+
+// Caches are planned for a few sizes of keys and values (kv_groups.c).
+static lw_status check_kv_sizes(const lw_model_config* c) {
+    enum { MOST = 16 };
+    const lw_attention_config* found[MOST];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; ++i) {
+        const lw_attention_config* a = &c->layers[i].attention;
+        uint32_t at = 0;
+        while (at < n && (found[at]->n_kv_heads != a->n_kv_heads || lw_key_dim(found[at]) != lw_key_dim(a) ||
+                          lw_result_dim(found[at]) != lw_result_dim(a)))
+            ++at;
+        if (a->n_heads == 0 || at < n) continue;
+        if (n == MOST)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "model config: layer %u: %u KV heads of %u, layers before have %d other sizes already", i,
+                           a->n_kv_heads, lw_key_dim(a), MOST);
+        found[n++] = a;
+    }
+    return LW_OK;
+}
+
+lw_status lw_check_config(const lw_model_config* c) {
+    static const lw_place model = {""};
+    LW_RETURN_IF_FAILED(check_pooled(&model, c));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, 1, 1000));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "vocab_size", c->vocab_size, 1, 1 << 24));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "context_length", c->context_length, 1, 1 << 28));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "n_ropes", c->n_ropes, 0, LW_MAX_ROPES));
+    if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
+    LW_RETURN_IF_FAILED(lw_check_number(&model, "embedding_scale", (double)c->embedding_scale, 1e-6, 1e6));
+    LW_RETURN_IF_FAILED(lw_check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
+    LW_RETURN_IF_FAILED(lw_check_number(&model, "logit_softcap", (double)c->logit_softcap, 0, c->pooled ? 0 : 1e6));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "output_bias", c->output_bias, 0, !c->pooled));
+    if (c->layers == NULL || (c->ropes == NULL && c->n_ropes > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
+    uint32_t attending = 0;
+    for (uint32_t i = 0; i < c->n_layers; ++i) attending += c->layers[i].attention.n_heads > 0;
+    if (attending == 0)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: none of %u layers has attention, one must have", c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; ++i)
+        for (size_t kind = 0; kind < LW_N_KINDS; ++kind) LW_RETURN_IF_FAILED(lw_kinds[kind]->check(c, i));
+    for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
+    return check_kv_sizes(c);
+}
+
+lw_status lw_program_check(const lw_model_config* config) {
+    if (config == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_program_check: config must not be NULL");
+    return lw_check_config(config);
+}

@@ -1,0 +1,212 @@
+// Which tensors a program has: asked of the kinds of its layers.
+#include "kinds/kind.h"
+#include "program/slots.h"
+
+static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
+    const uint32_t per_layer = c->n_layers * c->per_layer_size;
+    switch (role) {
+        case LW_TOKEN_EMBEDDING:
+            return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size, true);
+        case LW_OUTPUT:
+            return LW_MATRIX_SPEC(lw_model, output, "output", c->vocab_size, c->hidden_size,
+                                  !c->tied_embeddings && !c->pooled);
+        case LW_OUTPUT_NORM:
+            return LW_VECTOR_SPEC(lw_model, output_norm, "output norm", c->hidden_size, true);
+        case LW_OUTPUT_NORM_BIAS:
+            return LW_VECTOR_SPEC(lw_model, output_norm_bias, "output norm bias", c->hidden_size, c->norm_bias);
+        case LW_OUTPUT_BIAS:
+            return LW_VECTOR_SPEC(lw_model, output_bias, "output bias", c->vocab_size, c->output_bias);
+        case LW_PER_LAYER_EMBEDDING:
+            return LW_MATRIX_SPEC(lw_model, per_layer_embedding, "per-layer embedding", c->vocab_size, per_layer,
+                                  per_layer > 0);
+        case LW_PER_LAYER_PROJECTION:
+            return LW_MATRIX_SPEC(lw_model, per_layer_projection, "per-layer projection", per_layer, c->hidden_size,
+                                  per_layer > 0);
+        case LW_PER_LAYER_NORM:
+            return LW_VECTOR_SPEC(lw_model, per_layer_norm, "per-layer norm", c->per_layer_size, per_layer > 0);
+        case LW_POSITION_EMBEDDING:
+            return LW_MATRIX_SPEC(lw_model, position_embedding, "position embedding", c->n_positions, c->hidden_size,
+                                  c->n_positions > 0);
+        case LW_TOKEN_TYPE_EMBEDDING:
+            return LW_MATRIX_SPEC(lw_model, token_type_embedding, "token type embedding", c->n_token_types,
+                                  c->hidden_size, c->n_token_types > 0);
+        default:
+            return (lw_tensor_spec){0};
+    }
+}
+
+static lw_tensor_spec dense_tensor(const lw_dense_config* d, uint32_t inputs, bool norm_bias, lw_role role) {
+    const uint32_t outputs = d->outputs;
+    switch (role) {
+        case LW_DENSE:
+            return LW_MATRIX_SPEC(lw_dense, matrix, "dense head", outputs, inputs, true);
+        case LW_DENSE_BIAS:
+            return LW_VECTOR_SPEC(lw_dense, bias, "dense head bias", outputs, d->bias);
+        case LW_DENSE_NORM:
+            return LW_VECTOR_SPEC(lw_dense, norm, "dense head norm", outputs, d->norm);
+        case LW_DENSE_NORM_BIAS:
+            return LW_VECTOR_SPEC(lw_dense, norm_bias, "dense head norm bias", outputs, d->norm && norm_bias);
+        default:
+            return (lw_tensor_spec){0};
+    }
+}
+
+static lw_tensor_spec layer_tensor(const lw_model_config* model, const lw_layer_config* layer, lw_role role) {
+    lw_tensor_spec found = {0};
+    for (size_t kind = 0; found.name == NULL && kind < LW_N_KINDS; ++kind)
+        found = lw_kinds[kind]->tensor(model, layer, role);
+    return found;
+}
+
+bool lw_is_of_dense(lw_role role) { return role >= LW_DENSE && role <= LW_DENSE_NORM_BIAS; }
+
+bool lw_is_of_layers(lw_role role) {
+    return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) || (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM);
+}
+
+bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
+
+uint32_t lw_role_layers(const lw_model* model, lw_role role) {
+    if (lw_is_of_dense(role)) return model->config.n_dense;
+    return lw_is_of_layers(role) ? model->config.n_layers : 1;
+}
+
+lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
+    const lw_model_config* c = &model->config;
+    lw_tensor_spec spec;
+    void* base = model;
+    if (lw_is_of_dense(role)) {
+        base = &model->dense[index];
+        spec = dense_tensor(&model->dense[index].config, lw_dense_inputs(model, index), c->norm_bias, role);
+    } else if (lw_is_of_layers(role)) {
+        base = &model->layers[index];
+        spec = layer_tensor(c, &model->layers[index].config, role);
+    } else {
+        spec = model_tensor(c, role);
+    }
+    void* place = (char*)base + spec.place;
+    return (lw_slot){.name = spec.name,
+                     .matrix = spec.is_vector ? NULL : place,
+                     .vector = spec.is_vector ? place : NULL,
+                     .rows = spec.rows,
+                     .cols = spec.cols,
+                     .wanted = spec.wanted};
+}
+
+// Roles in the order in which a step reads the tensors: those of the model before its layers, of each layer, behind them.
+static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,     LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,
+                                      LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION, LW_PER_LAYER_NORM};
+static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
+                                      LW_MTP_HIDDEN_NORM,
+                                      LW_MTP_PROJECTION,
+                                      LW_MTP_NORM,
+                                      LW_ATTN_NORM,
+                                      LW_LATENT_QUERY,
+                                      LW_LATENT_QUERY_NORM,
+                                      LW_LATENT_DOWN,
+                                      LW_LATENT_NORM,
+                                      LW_ATTN_Q,
+                                      LW_ATTN_K,
+                                      LW_ATTN_V,
+                                      LW_ATTN_Q_BIAS,
+                                      LW_ATTN_K_BIAS,
+                                      LW_ATTN_V_BIAS,
+                                      LW_ATTN_Q_NORM,
+                                      LW_ATTN_K_NORM,
+                                      LW_LATENT_KEYS,
+                                      LW_LATENT_VALUES,
+                                      LW_ATTN_SINKS,
+                                      LW_ATTN_GATE,
+                                      LW_ATTN_OUTPUT,
+                                      LW_ATTN_OUTPUT_BIAS,
+                                      LW_STATE_IN,
+                                      LW_STATE_GATE,
+                                      LW_STATE_DECAY,
+                                      LW_STATE_CONV,
+                                      LW_STATE_DECAY_BIAS,
+                                      LW_STATE_RATE,
+                                      LW_STATE_BETA,
+                                      LW_STATE_SKIP,
+                                      LW_STATE_CONV_BIAS,
+                                      LW_STATE_NORM,
+                                      LW_STATE_OUT,
+                                      LW_ATTN_NORM_BIAS,
+                                      LW_ATTN_RESULT_NORM,
+                                      LW_FFN_NORM,
+                                      LW_FFN_NORM_BIAS,
+                                      LW_FFN_RESULT_NORM,
+                                      LW_FFN_GATE,
+                                      LW_FFN_UP,
+                                      LW_FFN_DOWN,
+                                      LW_FFN_GATE_BIAS,
+                                      LW_FFN_UP_BIAS,
+                                      LW_ROUTER,
+                                      LW_ROUTER_BIAS,
+                                      LW_ROUTER_CHOICE_BIAS,
+                                      LW_EXPERTS_GATE,
+                                      LW_EXPERTS_UP,
+                                      LW_EXPERTS_DOWN,
+                                      LW_EXPERTS_GATE_BIAS,
+                                      LW_EXPERTS_UP_BIAS,
+                                      LW_EXPERTS_DOWN_BIAS,
+                                      LW_FFN_DOWN_BIAS,
+                                      LW_SHARED_GATE,
+                                      LW_SHARED_UP,
+                                      LW_SHARED_DOWN,
+                                      LW_SHARED_ROUTER,
+                                      LW_ROUTER_NORM,
+                                      LW_EXPERTS_NORM,
+                                      LW_SHARED_RESULT_NORM,
+                                      LW_EXPERTS_RESULT_NORM,
+                                      LW_ROUTER_SCALES,
+                                      LW_PER_LAYER_GATE,
+                                      LW_PER_LAYER_OUT,
+                                      LW_PER_LAYER_RESULT_NORM,
+                                      LW_ATTN_INPUT_ORDER,
+                                      LW_ATTN_OUTPUT_ORDER,
+                                      LW_FFN_INPUT_ORDER};
+static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS, LW_OUTPUT};
+static const lw_role dense_roles[] = {LW_DENSE, LW_DENSE_BIAS, LW_DENSE_NORM, LW_DENSE_NORM_BIAS};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) == LW_ROLE_COUNT,
+               "each role stands in one of the lists");
+
+typedef struct tensor_list {
+    lw_program_tensor* out;
+    uint32_t capacity, n;
+} tensor_list;
+
+static void add(tensor_list* list, lw_role role, uint32_t layer, lw_tensor_spec spec) {
+    if (!spec.wanted) return;
+    if (list->n < list->capacity)
+        list->out[list->n] = (lw_program_tensor){.role = role,
+                                                 .of_layer = lw_is_of_layers(role),
+                                                 .layer = layer,
+                                                 .rows = spec.rows,
+                                                 .cols = spec.cols,
+                                                 .is_vector = spec.is_vector,
+                                                 .optional = lw_is_optional(role)};
+    ++list->n;
+}
+
+lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* out, uint32_t capacity, uint32_t* n) {
+    if (n == NULL || (out == NULL && capacity > 0))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_program_tensors: out and n must not be NULL");
+    LW_RETURN_IF_FAILED(lw_program_check(config));
+    tensor_list list = {out, capacity, 0};
+    for (size_t i = 0; i < COUNT(first_roles); ++i) add(&list, first_roles[i], 0, model_tensor(config, first_roles[i]));
+    for (uint32_t layer = 0; layer < config->n_layers; ++layer)
+        for (size_t i = 0; i < COUNT(layer_roles); ++i)
+            add(&list, layer_roles[i], layer, layer_tensor(config, &config->layers[layer], layer_roles[i]));
+    for (size_t i = 0; i < COUNT(last_roles); ++i) add(&list, last_roles[i], 0, model_tensor(config, last_roles[i]));
+    for (uint32_t head = 0; head < config->n_dense; ++head) {
+        const uint32_t inputs = head == 0 ? config->hidden_size : config->dense[head - 1].outputs;
+        for (size_t i = 0; i < COUNT(dense_roles); ++i)
+            add(&list, dense_roles[i], head,
+                dense_tensor(&config->dense[head], inputs, config->norm_bias, dense_roles[i]));
+    }
+    *n = list.n;
+    return LW_OK;
+}

@@ -1,0 +1,1 @@
+"""The C library as cffi opens it, before anything knows of models."""
