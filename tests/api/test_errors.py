@@ -104,12 +104,13 @@ def test_body_that_is_no_json_object(client, body, says):
 
 
 def test_too_long_for_the_context(client):
-    error = error_of(client.post(COMPLETIONS, json=OK | {"max_tokens": 600}), 400)
+    prompt = "word " * 101 + "more words"
+    error = error_of(client.post(COMPLETIONS, json=OK | {"prompt": prompt}), 400)
     assert error["code"] == "context_length_exceeded"
     assert error["message"] == (
-        "This model's maximum context length is 512 tokens. However, you requested 604 tokens"
-        " (4 in the prompt, 600 in the completion). Please reduce the length of the prompt or"
-        " completion. (context_length_exceeded)"
+        "This model's maximum context length is 512 tokens. However, you requested at least 517"
+        " tokens (516 in the prompt). Please reduce the length of the prompt or completion."
+        " (context_length_exceeded)"
     )
     with_long_prompt = client.post(COMPLETIONS, json=OK | {"prompt": "word " * 1000})
     assert error_of(with_long_prompt, 400)["code"] == "context_length_exceeded"

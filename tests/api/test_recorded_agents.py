@@ -1,4 +1,4 @@
-"""What coding agents sent is answered as it was: statuses, prompts, texts and calls."""
+"""What coding agents sent is answered as it was: statuses, prompts, and every byte of answers."""
 
 import pytest
 
@@ -9,14 +9,15 @@ from recorded_agents import FOLDER, read
 RECORDED = {path.name.partition(".")[0]: path for path in sorted(FOLDER.glob("*.jsonl.xz"))}
 
 
-@pytest.fixture(scope="module", params=TEMPLATES)
+@pytest.fixture(params=TEMPLATES)
 def again(request):
+    """With an empty cache: answers tell what came from it."""
     with application(data(f"templates/{request.param}.jinja").read_text()) as again:
         yield request.param, again
 
 
 def test_there_are_some():
-    assert len(RECORDED) >= 4
+    assert len(RECORDED) >= 8
 
 
 @pytest.mark.parametrize("agent", RECORDED)
@@ -27,4 +28,5 @@ def test_a_conversation(again, agent):
         assert outcome.status == one.status, (one.path, one.body[:200])
         assert outcome.answer == outcome.said
         assert outcome.prompts == one.prompts[template]
+        assert outcome.text == one.answers[template]
     assert server.refused == []

@@ -367,7 +367,7 @@ def test_what_is_kept_is_what_was_answered(client, sdk):
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
         ({"truncation": "some"}, "truncation"),
-        ({"max_output_tokens": 5000}, "input"),
+        ({"input": "x" * 5000}, "input"),
         ({"tools": [{**CODE, "format": {**CODE["format"], "definition": "("}}]}, "tools[0].format"),
         (
             {"tools": [{**WEATHER, "strict": True, "parameters": {"type": 1}}]},

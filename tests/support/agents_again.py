@@ -12,7 +12,7 @@ import toy
 from lanewise.engine.engine import Engine
 from lanewise.engine.metrics import Metrics
 from lanewise.text.chat_template import ChatTemplate
-from recorded_agents import Recorded, answer_of
+from recorded_agents import Recorded, answer_of, nameless
 from scripted_engine import Director, Lines, Told
 from scripted_forms import Script
 from scripted_models import kind_of, marks_of
@@ -54,6 +54,7 @@ class Outcome:
     """What came of a request, and what the script had for it."""
 
     status: int
+    text: str  # without what differs each time
     prompts: list[str]
     answer: dict[str, Any]
     said: dict[str, Any]
@@ -78,7 +79,7 @@ class Again:
         prompts = self.director.prompts[n_before:]
         said = self.director.said[-1].as_answer if prompts else {}
         answer = answer_of(response.text) if prompts else {}
-        return Outcome(response.status_code, prompts, answer, said)
+        return Outcome(response.status_code, nameless(response.text), prompts, answer, said)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The coding agents that are tried: their programs, their tools, and what keeps them at home."""
 
 import platform
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -28,7 +29,6 @@ CODEX = Kind(
 )
 CLAUDE = Kind(
     "Claude Code",
-    cached=0.8,  # a fifth of its prompt, of the machine, stands behind the user's first words
     small_context=48000,
     knows_context=True,
     program=(str(FOLDER / "@anthropic-ai" / f"claude-code-linux-{ARCH}" / "claude"),),
@@ -45,7 +45,7 @@ CLAUDE = Kind(
 )
 OPENCODE = Kind(
     "opencode",
-    small_context=24000,
+    small_context=16000,
     program=(str(FOLDER / f"opencode-linux-{ARCH}" / "bin" / "opencode"),),
     quiet={
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -56,7 +56,6 @@ OPENCODE = Kind(
     write="write",
     path="filePath",
     content="content",
-    content_first=True,
     wants=frozenset({"registry.npmjs.org"}),  # its plugins' types
     shell="bash",
     command="command",
@@ -77,4 +76,65 @@ QWEN = Kind(
     shell="run_shell_command",
     command="command",
 )
-KINDS = {kind.title: kind for kind in (CODEX, CLAUDE, OPENCODE, QWEN)}
+AIDER = Kind(
+    "aider",
+    cached=0.65,  # its reminder of the form stands behind the user's words
+    least_prompt=500,
+    small_context=4000,
+    program=(str(Path(sys.prefix, "bin", "aider")),),
+    quiet={
+        "AIDER_ANALYTICS_DISABLE": "true",
+        "AIDER_CHECK_UPDATE": "false",
+        "AIDER_SHOW_RELEASE_NOTES": "false",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+    },
+    more=("--no-git",),  # a test's folder is no repository
+    counts=("--no-stream",),
+    edits=True,
+)
+CLINE = Kind(
+    "Cline",
+    small_context=14000,
+    program=(str(FOLDER / "@cline" / f"cli-linux-{ARCH}" / "bin" / "cline"),),
+    quiet={"CLINE_NO_AUTO_UPDATE": "1", "CLINE_SESSION_BACKEND_MODE": "local"},
+    files={"~/.cline/data/settings/global-settings.json": '{"telemetryOptOut": true}'},
+    wants=frozenset({"data.cline.bot"}),  # what its features are
+    resumes=False,
+    write="editor",
+    path="path",
+    content="new_text",
+    shell="run_commands",
+    command="commands",
+    commands=True,
+)
+CONTINUE = Kind(
+    "Continue",
+    least_prompt=1000,
+    small_context=5500,
+    program=(NODE, str(FOLDER / "@continuedev" / "cli" / "dist" / "cn.js")),
+    quiet={"CONTINUE_CLI_ENABLE_TELEMETRY": "0", "CONTINUE_METRICS_ENABLED": "0"},
+    write="Write",
+    path="filepath",
+    content="content",
+    shell="Bash",
+    command="command",
+)
+PI = Kind(
+    "pi",
+    least_prompt=1000,
+    small_context=10000,
+    program=(NODE, str(FOLDER / "@mariozechner" / "pi-coding-agent" / "dist" / "cli.js")),
+    quiet={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
+    # It keeps 20,000 tokens otherwise, which is more than such a context has.
+    files={
+        "~/.pi/agent/settings.json": '{"compaction": {"reserveTokens": 2000,'
+        ' "keepRecentTokens": 2000}}'
+    },
+    write="write",
+    path="path",
+    content="content",
+    shell="bash",
+    command="command",
+)
+ALL = (CODEX, CLAUDE, OPENCODE, QWEN, AIDER, CLINE, CONTINUE, PI)
+KINDS = {kind.title: kind for kind in ALL}

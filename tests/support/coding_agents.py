@@ -26,6 +26,7 @@ class Setup:
 
     files: Mapping[str, str]  # by their path, which begins with ~/
     variables: Mapping[str, str]
+    before: list[str]  # commands that are run once
     first: str
     resumed: str
 
@@ -41,8 +42,8 @@ def printed(title: str) -> Setup:
         else:
             files[path] = text
     exported = (line.removeprefix("export ") for line in lines if line.startswith("export "))
-    first, resumed = (line for line in lines if not line.startswith("export "))
-    return Setup(files, dict(one.split("=", 1) for one in exported), first, resumed)
+    *before, first, resumed = (line for line in lines if not line.startswith("export "))
+    return Setup(files, dict(one.split("=", 1) for one in exported), before, first, resumed)
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,12 @@ class Kind:
     content: str = ""
     shell: str = ""  # its tool for commands, and the name of the command
     command: str = ""
+    commands: bool = False  # it takes a list of them
     with_command: Mapping[str, object] = field(default_factory=dict)  # what else it must have
-    content_first: bool = False  # as its schema has them: calls keep that order
+    edits: bool = False  # it has no tools: files stand in its model's texts
+    resumes: bool = True  # a session goes on without a terminal
+    counts: tuple[str, ...] = ()  # words by which it asks for usage, if it does not always
+    least_prompt: int = 5000  # tokens that it sends at first, at least
     cached: float = 0.95  # of a second session's prompt, which begins as the first one's
     small_context: int = 0  # in which its first turns have room, and a long result has not
     knows_context: bool = False  # makes room by its settings, not by the server's word
@@ -71,12 +76,18 @@ class Kind:
         """A call that writes a file."""
         if not self.write:
             return self.runs(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
-        pairs = [(self.path, str(path)), (self.content, content)]
-        return self.write, dict(pairs[::-1] if self.content_first else pairs)
+        return self.write, {self.path: str(path), self.content: content}
+
+    def says_file(self, path: Path, content: str, text: str = "") -> dict[str, object]:
+        """What a model says that writes a file, and does it."""
+        if self.edits:
+            return {"text": f"{text}\n\n{path.name}\n```\n{content}\n```"}
+        return {"text": text, "calls": [self.writes(path, content)]}
 
     def runs(self, command: str) -> tuple[str, dict[str, object]]:
         """A call that runs a command."""
-        return self.shell, {self.command: command, **self.with_command}
+        given = [command] if self.commands else command
+        return self.shell, {self.command: given, **self.with_command}
 
 
 @dataclass
@@ -131,6 +142,8 @@ class Agent:
         for files in (self._setup.files, self.kind.files):
             for path, text in files.items():
                 self._write(Path(path.replace("~", str(self.home), 1)), self._meant(text))
+        for line in self._setup.before:
+            self._run(shlex.split(self._meant(line))[1:]).check_returncode()
 
     def _write(self, place: Path, text: str) -> None:
         """Settings that the page prints, and those of tests beside them."""
@@ -160,15 +173,20 @@ class Agent:
             **self.kind.quiet,
         }
 
-    def ask(self, prompt: str, *, resumed: bool = False) -> subprocess.CompletedProcess[str]:
+    def ask(
+        self, prompt: str, *more: str, resumed: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command that the page prints, with another prompt."""
         line, known = self._setup.first, FIRST_PROMPT
         if resumed:
             line, known = self._setup.resumed, SECOND_PROMPT
         words = [prompt if word == known else word for word in shlex.split(self._meant(line))]
         assert prompt in words, f"{self.kind.title}: the page's command has no prompt: {line}"
+        return self._run([*words[1:], *self.kind.more, *more])
+
+    def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self.kind.program, *words[1:], *self.kind.more],
+            [*self.kind.program, *words],
             cwd=self.project,
             env=self.environment,
             stdin=subprocess.DEVNULL,

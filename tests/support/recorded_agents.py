@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "clients" / "agents" / "recorded"
+# What differs each time: names of answers and calls, when they were made, pings until there is one.
+NAMES = re.compile(r"\b[0-9a-f]{24,32}\b|(?<=_)[0-9a-f]{24,32}\b")
+SHORT_NAMES = re.compile(r'("(?:call_)?id": ?)"[A-Za-z0-9]{9}"')
+MOMENTS = re.compile(r'("(?:created|created_at|completed_at)": ?)[0-9]+')
+PINGS = re.compile(r'event: ping\ndata: \{"type": ?"ping"\}\n\n|: [a-z-]+\n\n')
 LONGEST = 160  # characters of a text that is kept whole: what agents tell models is theirs
 KEPT_HEADERS = ("anthropic-beta", "anthropic-version", "accept", "content-type", "user-agent")
 
@@ -24,6 +29,7 @@ class Recorded:
     status: int
     rules: list[Any]  # of the script that was in force
     prompts: Mapping[str, list[str]] = field(default_factory=dict)  # by the name of a template
+    answers: Mapping[str, str] = field(default_factory=dict)  # the same, as they are without names
 
 
 def shortened(value: Any) -> Any:
@@ -71,6 +77,12 @@ def read(path: Path) -> Iterator[Recorded]:
     """The requests of a conversation, in their order."""
     for line in lzma.decompress(path.read_bytes()).decode().splitlines():
         yield Recorded(**json.loads(line))
+
+
+def nameless(answered: str) -> str:
+    """All bytes of an answer but those that differ each time."""
+    answered = SHORT_NAMES.sub(r'\1"NAME"', NAMES.sub("NAME", answered))
+    return PINGS.sub("", MOMENTS.sub(r"\g<1>0", answered))
 
 
 def answer_of(answered: str) -> dict[str, Any]:

@@ -131,6 +131,13 @@ def test_what_a_session_is_called_is_no_part_of_a_prompt():
     user = {"role": "user", "content": f"{header}\nwhat is this?"}
     assert without_session([system, user]) == [{**system, "content": "You are an agent."}, user]
     assert without_session([{**system, "content": header}, user]) == [user]
+    agents = {**system, "content": "You are an agent."}
+    machine = {"role": "system", "content": "The machine is a Linux."}
+    answer, later = {"role": "assistant", "content": "yes"}, {**machine, "content": "a day later"}
+    given = [system, user, machine, answer, user, later]
+    assert without_session(given) == [agents, machine, user, answer, user, later]
+    assert without_session([agents, *given[1:]]) == [agents, *given[1:]]  # of another client
+    assert without_session([system, answer, machine]) == [agents, answer, machine]
 
 
 def test_a_template_that_refuses_texts_gives_its_first_reason():

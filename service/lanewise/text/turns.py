@@ -19,13 +19,31 @@ SESSION = re.compile(r"(x-anthropic-[a-z-]+:[^\n]*(\n+|$))+")
 def without_session(messages: Turns) -> Turns:
     """A conversation that begins alike in each session, so that what is cached of it is found."""
     made: list[Turn] = []
+    is_told = False
     for message in messages:
         found = SESSION.match(_text(message)) if message["role"] == "system" else None
         if found is None:
             made.append(message)
-        elif rest := _text(message)[found.end() :]:
+            continue
+        is_told = True
+        if rest := _text(message)[found.end() :]:
             made.append({**message, "content": rest})
-    return made
+    return _machine_first(made) if is_told else made
+
+
+def _machine_first(messages: list[Turn]) -> list[Turn]:
+    """The system's words right behind the user's first ones go before these.
+
+    Claude Code tells there of the machine, the same in each session. Of no other client is it known
+    that such words are not about the user's.
+    """
+    first = next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+    if first == len(messages) or messages[first]["role"] != "user":
+        return messages
+    end = first + 1
+    while end < len(messages) and messages[end]["role"] == "system":
+        end += 1
+    return [*messages[:first], *messages[first + 1 : end], messages[first], *messages[end:]]
 
 
 def unchanged(messages: Turns) -> Turns:

@@ -1,4 +1,4 @@
-"""Adds the prompts of each template to what agents sent: golden answers of the replay."""
+"""Adds the prompts and answers of each template to what agents sent: what the replay must give."""
 
 import sys
 from dataclasses import replace
@@ -21,8 +21,12 @@ def main() -> None:
             assert found is not None, f"{template} is in ../shared/data/templates"
             with application(found.read_text()) as again:
                 for i, one in enumerate(turns):
-                    prompts = again.send(one).prompts
-                    turns[i] = replace(one, prompts={**turns[i].prompts, template: prompts})
+                    outcome, before = again.send(one), turns[i]
+                    turns[i] = replace(
+                        one,
+                        prompts={**before.prompts, template: outcome.prompts},
+                        answers={**before.answers, template: outcome.text},
+                    )
         write(path, turns)
 
 

@@ -216,7 +216,9 @@ def ask(body: ChatCompletionRequest) -> Ask:
 
 def _ending(body: ChatCompletionRequest) -> Ending:
     newer, ending = body.max_completion_tokens, ending_of(body, None)
-    return ending if newer is None else replace(ending, max_tokens=newer)
+    if newer is None:
+        return ending
+    return replace(ending, max_tokens=newer, param="max_completion_tokens")
 
 
 class ChatWire(OpenAiWire):

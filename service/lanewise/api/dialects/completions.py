@@ -57,7 +57,7 @@ def ask(body: CompletionRequest) -> Ask:
         model=body.model,
         constraint=constraint_of(body),
         sampling=sampling_of(body),
-        ending=ending_of(body, DEFAULT_MAX_TOKENS, is_said=False),
+        ending=ending_of(body, DEFAULT_MAX_TOKENS),
         shown=Shown(
             logprobs=body.logprobs,
             prompt_logprobs=_prompt_logprobs(body),

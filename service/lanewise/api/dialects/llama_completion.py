@@ -92,7 +92,7 @@ def ask(body: LlamaCompletionRequest) -> Ask:
         sampling=body.sampling(_bias(body.logit_bias)),
         ending=Ending(
             max_tokens=body.limit,
-            fits_context=True,
+            param="n_predict" if body.max_tokens is None else "max_tokens",
             strings=body.stops,
             ignores_eos=body.ignore_eos,
         ),

@@ -60,7 +60,7 @@ def ask(body: MessagesRequest) -> Ask:
         tools=made.tools,
         constraint=made.constraint,
         sampling=Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k),
-        ending=Ending(max_tokens=body.max_tokens, fits_context=True, strings=body.stop_sequences),
+        ending=Ending(max_tokens=body.max_tokens, param="max_tokens", strings=body.stop_sequences),
         shown=made.shown,
         delivery=Delivery(stream=body.stream),
         notices=made.notices,

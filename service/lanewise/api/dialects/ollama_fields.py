@@ -101,7 +101,7 @@ class OllamaFields(Strict):
             sampling=options.sampling(),
             ending=Ending(
                 max_tokens=options.num_predict if options.num_predict > 0 else None,
-                fits_context=True,
+                param="options.num_predict",
                 strings=options.stops,
             ),
             shown=Shown(

@@ -45,18 +45,17 @@ def _one_of(fields: GenerationFields, *names: str) -> Any:
     return said[0][1] if said else None
 
 
-def ending_of(fields: GenerationFields, max_tokens: int | None, *, is_said: bool = True) -> Ending:
-    """Where answers end: after ``max_tokens`` if no field of that meaning says otherwise.
-
-    If nobody has said so, the context may end them before.
-    """
-    asked = _one_of(fields, "max_tokens", "max_new_tokens", "n_predict")
-    fits = asked is None and not is_said
+def ending_of(fields: GenerationFields, max_tokens: int | None, param: str | None = None) -> Ending:
+    """Where answers end: after ``max_tokens``, which ``param`` says, if no other field does."""
+    names = ("max_tokens", "max_new_tokens", "n_predict")
+    asked = _one_of(fields, *names)
     if asked is None:
         asked = max_tokens
+    else:
+        param = next(name for name in names if getattr(fields, name) is not None)
     return Ending(
         max_tokens=None if asked == -1 else asked,
-        fits_context=fits,
+        param=param,
         min_tokens=fields.min_tokens,
         strings=fields.stops,
         token_ids=fields.stop_token_ids,

@@ -20,6 +20,7 @@ class Conversation:
 
     messages: Sequence[Message]
     drops_oldest: bool = False  # messages, where the context has no room for all
+    makes_room: bool = False  # as many of them that the answer has room for all that it may have
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the template
@@ -125,10 +126,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Where an answer ends. ``max_tokens`` None: where the context does."""
+    """Where an answer ends. ``max_tokens`` None: where the context does, which may be earlier."""
 
     max_tokens: int | None = None
-    fits_context: bool = False  # with fewer than max_tokens where the context has no more
+    param: str | None = None  # what the client calls max_tokens; None: it has not said them
     min_tokens: int = 0
     strings: Sequence[str] = ()
     token_ids: Sequence[int] = ()

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lanewise.api.errors import BadRequestError
@@ -15,21 +16,29 @@ from lanewise.engine.request import GenerationRequest, Grammar, SamplingParams
 SEED_MASK = (1 << 64) - 1
 
 
-def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> SamplingParams:
-    """How the answers are drawn: as the request says, else as its model wants.
-
-    Raises if prompts and answers do not fit the context, or ids are none of the model's.
-    """
-    param, most = ask.input.param, state.max_model_len
-    asked = ask.ending.max_tokens
-    needed = None if ask.ending.fits_context else asked
+def lengths(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> list[int]:
+    """How many tokens each prompt's answers may have; raises if a prompt does not fit."""
+    param, limit, asked = ask.input.param, state.max_model_len, ask.ending.max_tokens
     for prompt in prompts:
-        check_length(len(prompt.ids), needed, most, param)
+        check_length(len(prompt.ids), asked, limit, param)
     what = "n" if isinstance(ask.input, Conversation) else param
     check_count(len(prompts), ask.n_drawn, state.generator, what)
-    left = most - max(len(prompt.ids) for prompt in prompts)
-    max_tokens = left if asked is None else min(asked, left)
-    _check_tokens(ask, state, max_tokens)
+    left = [limit - len(prompt.ids) for prompt in prompts]
+    return left if asked is None else [min(asked, most) for most in left]
+
+
+def sampling_params(ask: Ask, most: Sequence[int], state: ServerState) -> list[SamplingParams]:
+    """How each prompt's answers are drawn: as the request says, else as its model wants.
+
+    Raises if ids are none of the model's.
+    """
+    _check_tokens(ask, state, min(most))
+    params = _params(ask, state)
+    return [replace(params, max_tokens=max_tokens) for max_tokens in most]
+
+
+def _params(ask: Ask, state: ServerState) -> SamplingParams:
+    """The same for answers of any length."""
     sampling, ending, shown = ask.sampling, ask.ending, ask.shown
 
     def given(name: str) -> Any:
@@ -41,7 +50,7 @@ def sampling_params(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> 
     compares = shown.logprobs is None and ask.n_drawn > ask.n
     return SamplingParams(
         seed=(secrets.randbits(64) if sampling.seed is None else sampling.seed) & SEED_MASK,
-        max_tokens=max_tokens,
+        max_tokens=state.max_model_len,
         min_tokens=ending.min_tokens,
         temperature=given("temperature"),
         top_p=given("top_p"),
@@ -92,7 +101,7 @@ def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:
 def make_requests(
     ask: Ask,
     prompts: Sequence[Prompt],
-    params: SamplingParams,
+    params: Sequence[SamplingParams],
     client: int,
     tenant: str,
     adapter: LoadedAdapter | None,
@@ -107,7 +116,7 @@ def make_requests(
     return [
         GenerationRequest(
             prompt.ids,
-            params,
+            drawn_by,
             choice,
             # No salt of one tenant can be another's: numbers have no line break in them.
             cache_salt=f"{tenant}\n{ask.cache_salt or ''}",
@@ -118,6 +127,6 @@ def make_requests(
             grammar=grammar,
             expected=expected,
         )
-        for prompt in prompts
+        for prompt, drawn_by in zip(prompts, params, strict=True)
         for choice in range(ask.n_drawn)
     ]

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.ask import Infill
 from lanewise.api.generation.dialect import Prompt
-from lanewise.api.generation.measuring import check_ids, check_size
+from lanewise.api.generation.measuring import check_ids, check_size, room_of
 from lanewise.api.shared.state import ServerState
 from lanewise.text.fim import FimTokens
 from lanewise.text.pieces import Bounds, Room
 
-ROOM = 8  # of the context so much is left for an answer that may be of any length: one of so many
 REPOSITORY, THIS_FILE = "repository\n", "filename\n"  # nobody says what they are called
 OTHERS = "input_extra"
 SNIPPET = "\n\n--- snippet ---\n\n"  # between files where there is no token for it
@@ -46,7 +45,7 @@ def read_infill(
     ids = fim.prompt(prefix, suffix)
     bos = tokenizer.bos_id if add_bos and tokenizer.adds_bos else None
     begin = [] if bos is None else [bos]
-    room = limit - len(ids) - len(begin) - (max_tokens or limit // ROOM)
+    room = limit - len(ids) - len(begin) - room_of(max_tokens, limit)
     others = _end_of_others(item, fim, room, state, bounds.room) if item.others and room > 0 else []
     text = given if isinstance(given, str) else None
     return Prompt([*begin, *others, *ids], text)

@@ -11,6 +11,8 @@ from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
 
+ROOM = 8  # of the context so much is left for an answer that may be of any length: one of so many
+
 
 def check_ids(ids: Sequence[int], n_tokens: int, param: str) -> None:
     """Raise unless all ids are tokens of the model."""
@@ -21,17 +23,18 @@ def check_ids(ids: Sequence[int], n_tokens: int, param: str) -> None:
 
 
 def check_length(n_prompt: int, max_tokens: int | None, limit: int, param: str) -> None:
-    """Raise unless the prompt and its answer fit the context; without a limit one token must."""
+    """Raise unless the context has room for the prompt and a token, if any is to be drawn."""
     if n_prompt == 0:
         raise BadRequestError(f"{param}: the prompt has no tokens", param=param)
-    if max_tokens is None and n_prompt >= limit:
-        asked = f"at least {n_prompt + 1} tokens ({n_prompt} in the {param})"
-        raise too_long(limit, n_prompt + 1, asked, param)
-    if max_tokens is not None and n_prompt + max_tokens > limit:
-        parts = f"{n_prompt} in the {param}, {max_tokens} in the completion"
-        tokens = n_prompt + max_tokens
-        least = "at least " if n_prompt > limit else ""  # its other tokens are not even made
-        raise too_long(limit, tokens, f"{least}{tokens} tokens ({parts})", param)
+    least = n_prompt + (max_tokens != 0)
+    if least > limit:
+        asked = f"at least {least} tokens ({n_prompt} in the {param})"
+        raise too_long(limit, least, asked, param)
+
+
+def room_of(max_tokens: int | None, limit: int) -> int:
+    """Tokens of the context that a prompt which is made shorter leaves for its answer."""
+    return max_tokens if max_tokens and max_tokens < limit else limit // ROOM
 
 
 def check_size(n_characters: int, limit: int, param: str) -> None:
@@ -64,6 +67,14 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
             f"accepted: at most {engine.largest_request} in one request",
             param=param,
         )
+
+
+def tell_lengths(ask: Ask, most: Sequence[int], scope: Scope) -> None:
+    """Tell who wants more tokens than there is room for behind a prompt: agents ask for 32,000."""
+    asked, least = ask.ending.max_tokens, min(most)
+    if asked is not None and ask.ending.param is not None and asked > least:
+        told = f"{ask.ending.param}: {asked} is more than the context has room for"
+        add_notice(scope, f"{told} after the prompt, which is {least}")
 
 
 def tell_context(ask: Ask, scope: Scope, state: ServerState) -> None:

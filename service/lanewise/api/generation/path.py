@@ -21,11 +21,11 @@ from lanewise.api.generation.ask import Ask, Conversation, Prompts
 from lanewise.api.generation.body import find_adapter, hold_of, parse_json, read_bytes, validate
 from lanewise.api.generation.delivery import Order, deliver
 from lanewise.api.generation.dialect import About, Dialect, Prompt
-from lanewise.api.generation.drawing import make_requests, sampling_params
+from lanewise.api.generation.drawing import lengths, make_requests, sampling_params
 from lanewise.api.generation.events import Times, Usage
 from lanewise.api.generation.expecting import expected_tokens
 from lanewise.api.generation.logprobs import TokenNames
-from lanewise.api.generation.measuring import check_priority, tell_context
+from lanewise.api.generation.measuring import check_priority, tell_context, tell_lengths
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
 from lanewise.api.http.error_forms import Refusal
@@ -118,7 +118,9 @@ async def _answer(
     rendered = await render(ask, size, state, request)
     prompts, read = rendered.prompts, state.workers.read
     grammar = await grammar_of(ask, rendered, state, request)
-    params = await read(size, lambda: sampling_params(ask, prompts, state))
+    most = await read(size, lambda: lengths(ask, prompts, state))
+    tell_lengths(ask, most, request.scope)
+    params = await read(size, lambda: sampling_params(ask, most, state))
     client = request.scope["client_number"]
     tenant = state.tenant_of(client)
     expected: Sequence[int] = ()

@@ -12,9 +12,9 @@ from lanewise.api.errors import BadRequestError, ContextLengthExceededError, Una
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
 from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import Prompt
-from lanewise.api.generation.infilling import ROOM, read_infill
+from lanewise.api.generation.infilling import read_infill
 from lanewise.api.generation.leaving import while_connected
-from lanewise.api.generation.measuring import check_count, check_ids, check_size
+from lanewise.api.generation.measuring import check_count, check_ids, check_size, room_of
 from lanewise.api.generation.shortening import shorter
 from lanewise.api.observing.notices import add_notice
 from lanewise.api.shared.budgets import MAX_CHARACTERS
@@ -71,7 +71,8 @@ def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
             param="truncate_prompt_tokens",
         )
     if most == -1:
-        most = max(1, limit - (ask.ending.max_tokens or 1))
+        asked = ask.ending.max_tokens
+        most = max(1, limit - (room_of(asked, limit) if asked else 1))
     return [prompt if len(prompt.ids) <= most else Prompt(prompt.ids[-most:]) for prompt in prompts]
 
 
@@ -116,24 +117,29 @@ async def _render_fitting(
 
     if not chat.drops_oldest:
         return await made_of(chat)
-    most = None if ask.ending.fits_context else ask.ending.max_tokens
-    if whole := await attempt(chat, most or 1):
-        return whole
-    # Where something is dropped anyway, an answer of any length gets more than one token.
-    room = most or state.max_model_len // ROOM
+    limit, asked = state.max_model_len, ask.ending.max_tokens
     cuts = shorter(chat.messages)
-    found, low, high = None, 0, len(cuts)
-    while low < high:
-        middle = (low + high) // 2
-        if made := await attempt(replace(chat, messages=cuts[middle]), room):
-            found, high = made, middle
-        else:
-            low = middle + 1
-    if found is None:
-        return await made_of(chat)  # is refused
-    n_dropped = len(chat.messages) - len(cuts[high])
-    add_notice(request.scope, f"{chat.param}: without the {n_dropped} oldest messages it fits")
-    return found
+    # Where something is dropped anyway, an answer of any length gets more than one token.
+    rooms = [(1, room_of(None, limit))]
+    if chat.makes_room and asked and room_of(asked, limit) == asked:
+        rooms = [(asked, asked), *rooms]
+    for least, room in rooms:
+        if whole := await attempt(chat, least):
+            return whole
+        found, low, high = None, 0, len(cuts)
+        while low < high:
+            middle = (low + high) // 2
+            if made := await attempt(replace(chat, messages=cuts[middle]), room):
+                found, high = made, middle
+            else:
+                low = middle + 1
+        if found is not None:
+            n_dropped = len(chat.messages) - len(cuts[high])
+            add_notice(
+                request.scope, f"{chat.param}: without the {n_dropped} oldest messages it fits"
+            )
+            return found
+    return await made_of(chat)  # is refused
 
 
 def _check_thinking(

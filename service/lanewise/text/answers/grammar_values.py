@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from lanewise.text.answers.any_order import in_any_order
 from lanewise.text.answers.calls import Parameters, argument_schema
 from lanewise.text.answers.rules import quoted
 from lanewise.text.answers.values import TextGrammar
@@ -13,8 +14,8 @@ from lanewise.text.grammar import rule_of_json
 from lanewise.text.quoted_grammar import quoted_grammar
 
 
-def arguments_rule(parameters: Parameters) -> str:
-    """The JSON of a function's arguments.
+def arguments_rule(parameters: Parameters, n_functions: int = 1) -> str:
+    """The JSON of a function's arguments, one of ``n_functions`` in the grammar.
 
     A function has one argument if that is a text with a grammar. GrammarError if the parameters
     cannot be used.
@@ -25,7 +26,10 @@ def arguments_rule(parameters: Parameters) -> str:
         if TextGrammar.of(schema) is not None:
             before = f"{{{json.dumps(key, ensure_ascii=False)}: "
             return f"{quoted(before)} {json_rule(schema)} {quoted('}')}"
-    return rule_of_json(argument_schema(parameters))
+    schema = argument_schema(parameters)
+    whole = rule_of_json(schema)  # what no grammar can enforce is an error in both
+    free = in_any_order(schema, n_functions)
+    return whole if free is None else _nested(free)
 
 
 def json_rule(schema: Any) -> str:

@@ -89,7 +89,7 @@ def harmony_calls(
     for i, (name, parameters) in enumerate(tools.items()):
         to, channel = f" to={FUNCTIONS}{name}", f"{CHANNEL}commentary"
         heads = symbols(channel + to, tokenizer), symbols(to + channel, tokenizer)
-        arguments = arguments_rule(parameters)
+        arguments = arguments_rule(parameters, len(tools))
         rules.append(
             f"call_{i}: ({' | '.join(heads)}) form? {symbols(MESSAGE, tokenizer)} {arguments}"
         )

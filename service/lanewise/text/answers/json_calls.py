@@ -64,7 +64,7 @@ class JsonCalls(CallFormat):
         rules = [f"call: ({any_call(tools)}) {after}"]
         for i, (name, parameters) in enumerate(tools.items()):
             head = self._head_rule(name)
-            rules.append(f'call_{i}: {head} {arguments_rule(parameters)} "}}"')
+            rules.append(f'call_{i}: {head} {arguments_rule(parameters, len(tools))} "}}"')
         more = ""
         if parallel and self.between is not None:
             more = f"({symbols(self.between, tokenizer)} call)*"

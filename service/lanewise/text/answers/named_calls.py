@@ -40,7 +40,7 @@ class NamedCalls(CallFormat):
             marked = f"({symbols(self.id_tag, tokenizer)} /[a-zA-Z0-9]{{{self.id_length}}}/)?"
         tag = symbols(self.arguments_tag, tokenizer)
         for i, (name, parameters) in enumerate(tools.items()):
-            arguments = arguments_rule(parameters)
+            arguments = arguments_rule(parameters, len(tools))
             rules.append(f"call_{i}: {quoted(name)} {marked} {tag} {arguments}")
         return rules
 

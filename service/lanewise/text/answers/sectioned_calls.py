@@ -64,7 +64,7 @@ class SectionedCalls(CallFormat):
             symbols(text, tokenizer) for text in (before, self.arguments_tag, self.call_end)
         )
         for i, (name, parameters) in enumerate(tools.items()):
-            arguments = arguments_rule(parameters)
+            arguments = arguments_rule(parameters, len(tools))
             rules.append(f"call_{i}: {begin} {quoted(name)} {number} {tag} {arguments} {end}")
         return rules
 

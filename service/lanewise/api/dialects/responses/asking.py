@@ -75,6 +75,7 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
         input=Conversation(
             messages=messages,
             drops_oldest=body.truncation == "auto",
+            makes_room=True,
             variables=body.chat_template_kwargs,
             effort=body.reasoning.effort,
             param="input",
@@ -84,7 +85,7 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
         tools=_tools_of(body),
         constraint=_constraint_of(body),
         sampling=sampling_of(body),
-        ending=ending_of(body, body.max_output_tokens),
+        ending=ending_of(body, body.max_output_tokens, "max_output_tokens"),
         shown=Shown(logprobs=_logprobs_of(body), special_tokens=not body.skip_special_tokens),
         delivery=Delivery(stream=body.stream),
         priority=body.priority,
