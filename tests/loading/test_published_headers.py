@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from data_files import data
-from lanewise.loading.checks import check_program
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.formats import TensorType
 from lanewise.loading.gguf import GgufFile
@@ -13,6 +12,7 @@ from lanewise.loading.harmless import refuse_unknown_metadata
 from lanewise.loading.heads import with_embedding
 from lanewise.loading.json_files import Fields
 from lanewise.loading.names import GGUF
+from lanewise.loading.native_program import check_program
 from lanewise.loading.sources import SourceTensor
 
 # Layers, hidden size, heads of queries and of keys, FFN, theta and context.
