@@ -11,6 +11,7 @@ from lanewise.loading.gguf import GgufFile
 from lanewise.loading.harmless import refuse_unknown_metadata
 from lanewise.loading.heads import with_embedding
 from lanewise.loading.json_files import Fields
+from lanewise.loading.model_file import ModelFile
 from lanewise.loading.names import GGUF
 from lanewise.loading.native_program import check_program
 from lanewise.loading.sources import SourceTensor
@@ -39,9 +40,8 @@ def test_metadata_describe_their_model(name: str) -> None:
     sources = {f"blk.{number}.x": tensor(1) for number in range(n_layers)}
     sources |= {"token_embd.weight": tensor(vocab, hidden), "output.weight": tensor(vocab, hidden)}
     arch = fields.text("general.architecture")
-    family = gguf_family(arch, name)
-    assert family.from_gguf is not None
-    config = check_program(family.from_gguf(fields, with_embedding(sources, GGUF)), name)
+    described = ModelFile(fields, with_embedding(sources, GGUF), GGUF)
+    config = check_program(gguf_family(arch, name).program(described), name)
     refuse_unknown_metadata(fields, arch)
     heads = config.heads
     assert (config.n_layers, config.hidden_size, heads.n_heads, heads.n_kv_heads) == (
