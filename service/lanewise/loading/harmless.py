@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from lanewise.loading import reference
-from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields
 
 logger = logging.getLogger(__name__)
@@ -91,9 +90,6 @@ def refuse_unread(fields: Fields, is_odd: Callable[[str, Any], bool], prefix: st
     unread = [key for key in fields.unread() if key.startswith(prefix)]
     odd = [key for key in unread if is_odd(key, fields.values[key])]
     if odd:
-        raise ModelFileError(
-            f"{fields.fail(odd[0], 'a field that is known here')}: it may change the answers"
-            + (f"; as may {', '.join(odd[1:4])}" if len(odd) > 1 else "")
-        )
+        raise fields.unknown(odd[0], odd[1:4])
     if unread:
         logger.debug("%s: no answer depends on %s", fields.source, ", ".join(sorted(unread)))
