@@ -1,7 +1,7 @@
 // The C ABI of Lanewise: load a model, run forward steps over ragged batches, sample tokens.
 //
-// Ownership:  whoever opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call. Sessions are
-//             closed before their model.
+// Ownership:  the caller that opens a handle closes it; every close accepts NULL. Arrays are borrowed for the call.
+//             Sessions are closed before their model.
 // Threads:    a model is immutable once finished and may be shared; a session belongs to one thread at a time,
 //             but any may release its draws.
 // Errors:     lw_last_error() says why a call failed (per calling thread). A failing call writes nothing to its outputs,

@@ -46,7 +46,7 @@ static void say(const char* name) {
     for (size_t i = 0; i < NAME_BYTES && name[i] != 0; ++i)
         line[n++] = name[i] >= ' ' && name[i] != 127 ? name[i] : '?';
     memcpy(line + n, rest, sizeof rest - 1);
-    if (write(STDERR_FILENO, line, n + sizeof rest - 1) < 0) return;  // nobody is left to tell
+    if (write(STDERR_FILENO, line, n + sizeof rest - 1) < 0) return;  // stderr is closed: the message is lost
 }
 
 static void on_fault(int signal, siginfo_t* info, void* context) {

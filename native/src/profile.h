@@ -49,7 +49,7 @@ static inline lw_profile_cell* lw_profile_at(const lw_profile_thread* p, lw_oper
     return &p->cells[(size_t)operation * p->n_columns + column];
 }
 
-// At the start of a call: what passed before it is nobody's.
+// Call when a step starts: time before it is charged to no operation.
 static inline void lw_profile_begin(lw_profile_thread* p) {
     if (p != NULL) p->last_ns = lw_profile_now();
 }

@@ -25,7 +25,8 @@ typedef struct patience {
 // Longer than the last items of a phase take in decode. Not much longer: the one that is waited for may have lost its CPU.
 static const uint64_t patience_ns = 250000;
 
-// Who meets: the threads of a group, or the last ones of all groups. No line is written by every thread of a large pool.
+// A barrier of the threads of a group, or of the last ones of all groups.
+// No line is written by every thread of a large pool.
 typedef struct meeting {
     lw_signal left;  // raised when all have come
     _Alignas(64) atomic_uint come;
@@ -89,8 +90,9 @@ static _Bool changes_in_time(patience* p, const lw_signal* word, unsigned seen) 
     }
 }
 
-// Whoever goes to sleep counts itself and then looks at the value once more; whoever changes the value then looks for
-// sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker order will do.
+// A thread that goes to sleep counts itself and then reads the value once more; a thread that changes the value then
+// looks for sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker
+// order will do.
 static void wait_while_equal(lw_signal* word, unsigned seen, patience* p) {
     if (changes_soon(word, seen)) return;
     if (p != NULL && p->ns > 0 && changes_in_time(p, word, seen)) return;
@@ -104,7 +106,7 @@ void lw_wait_for(const atomic_size_t* count, size_t wanted) {
         if (i < SPINS)
             pause_briefly();
         else
-            sched_yield();  // whoever is to do it has no CPU
+            sched_yield();  // the thread that is to add to it may have no CPU
     }
 }
 
@@ -137,10 +139,10 @@ void lw_gate_wait(lw_signal* gate) {
     }
 }
 
-// True for the last one to come: it has nobody to wait for, and the others wait until it raises m->left.
+// True for the last one to come: it waits for no thread, and the others wait until it raises m->left.
 static _Bool comes_last(meeting* m, unsigned n) {
     if (atomic_fetch_add_explicit(&m->come, 1, memory_order_acq_rel) + 1 != n) return 0;
-    atomic_store_explicit(&m->come, 0, memory_order_relaxed);  // nobody comes again before the next line
+    atomic_store_explicit(&m->come, 0, memory_order_relaxed);  // no thread comes again before `left` is raised
     return 1;
 }
 

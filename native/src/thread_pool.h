@@ -21,7 +21,8 @@ typedef struct lw_signal {
     atomic_uint sleepers;
 } lw_signal;
 
-// A signal as a gate: its value is how many holds keep it shut. Whoever waits has it held no further.
+// A signal as a gate: its value is how many holds keep it shut. No hold may be added while a
+// thread waits at the gate.
 void lw_gate_hold(lw_signal* gate);
 _Bool lw_gate_release(lw_signal* gate);  // takes one hold back, from any thread; false if there is none
 static inline _Bool lw_gate_is_open(const lw_signal* gate) {
@@ -50,7 +51,7 @@ void lw_pool_barrier(lw_pool* pool, unsigned thread);
 // almost always done already: it does not sleep.
 void lw_wait_for(const atomic_size_t* count, size_t wanted);
 
-// Items of one phase, taken by whoever is free, so that a slow core does not hold the rest.
+// Items of one phase; each thread takes more when it is free, so that a slow core does not hold up the rest.
 typedef struct lw_work {
     _Alignas(64) atomic_size_t next;
 } lw_work;
@@ -63,8 +64,8 @@ static inline _Bool lw_work_take(lw_work* work, size_t total, size_t chunk, size
     return 1;
 }
 
-// Takes a share of the items left that shrinks towards the end: long runs of memory at first, and nobody waits long for
-// the last ones. False when none are left.
+// Takes a share of the items left that shrinks towards the end: long runs of memory at first, and short
+// ones last, so that threads wait briefly at the end. False when none are left.
 static inline _Bool lw_work_take_share(lw_work* work, size_t total, unsigned threads, size_t* begin, size_t* end) {
     size_t next = atomic_load_explicit(&work->next, memory_order_relaxed), share;
     do {

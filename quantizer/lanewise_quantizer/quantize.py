@@ -40,7 +40,7 @@ CHUNK_WEIGHTS = 1 << 16  # whose temporary arrays stay in a core's cache
 F16_LARGEST = 65504.0
 SIX_BITS = 63
 
-# Codebooks for weights nobody has looked at, about normally distributed; scales may mirror them.
+# Codebooks for weights that were not sampled, about normally distributed; scales may mirror them.
 DEFAULT_TABLES = {
     "cb2": (-127, -40, 29, 113, -77, -10, 47, 127, -110, -27, 40, 127, -127, -47, 10, 76),
     "cb3": (-127, -83, -50, -22, 4, 32, 66, 120, -120, -66, -32, -4, 22, 50, 83, 127),

@@ -29,7 +29,7 @@ class HostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ThreadChoice:
-    """How many threads compute when nobody says so, and why."""
+    """How many threads compute when no setting says so, and why."""
 
     threads: int
     reason: str
@@ -188,7 +188,7 @@ def memory_use(root: Path = ROOT) -> MemoryUse:
     """What is used of the smallest limit: a control group's, or else the whole host's memory.
 
     Pages of files that were not used lately do not count, as the kernel drops them when it needs
-    memory. 0 of 0 where nobody tells.
+    memory. 0 of 0 where the system does not tell.
     """
     total = total_memory(root)
     used = total - (_meminfo(root, "MemAvailable") or total)

@@ -109,7 +109,7 @@ def test_no_scaling_has_no_factors(scaling: object, tmp_path: Path) -> None:
         ({"factor": -2}, "factor is -2"),
         ({"original_max_position_embeddings": 1.5}, "original_max_position_embeddings is 1.5"),
         ({"rope_type": "longrope"}, "long_factor is missing; a list of numbers"),
-        ({"mrope_section": [2, 3, 3]}, "mrope_section is [2, 3, 3]; a field that is known here"),
+        ({"mrope_section": [2, 3, 3]}, "mrope_section is [2, 3, 3]; unknown field"),
     ],
 )
 def test_unusable_scaling_is_explained(

@@ -109,7 +109,7 @@ REFUSED = [
     ({POOLING: {"pooling_mode_weightedmean_tokens": True}}, "the pooling is weightedmean_tokens"),
     ({POOLING: MEAN | {"pooling_mode_cls_token": True}}, "is mean_tokens and cls_token; accepted"),
     ({POOLING: {}}, "the pooling is none"),
-    ({POOLING: MEAN | {"shape": 3}}, "shape is 3; a field that is known here is needed"),
+    ({POOLING: MEAN | {"shape": 3}}, "shape is 3; unknown field that may change the answers"),
     (
         {POOLING: MEAN | {"include_prompt": False}, CONFIG: {"prompts": {"a": "x"}}},
         "include_prompt is False; true: prompts are pooled with their texts is needed",
@@ -122,8 +122,8 @@ REFUSED = [
     ({CONFIG: {"prompts": {"a": 1}}}, "an object of strings"),
     ({CONFIG: {"similarity_fn_name": "maxsim"}}, "one of cosine, dot, euclidean, manhattan"),
     ({"sentence_bert_config.json": {"max_seq_length": 0}}, "max_seq_length is 0"),
-    ({"sentence_bert_config.json": {"tokenizer_args": {"x": 1}}}, "a field that is known here"),
-    ({"sentence_bert_config.json": {"scale": 2}}, "scale is 2; a field that is known here"),
+    ({"sentence_bert_config.json": {"tokenizer_args": {"x": 1}}}, "unknown field that may change"),
+    ({"sentence_bert_config.json": {"scale": 2}}, "scale is 2; unknown field that may change"),
 ]
 
 

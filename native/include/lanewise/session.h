@@ -61,8 +61,9 @@ typedef struct lw_draw {  // one token to draw from one row of logits
     uint32_t position;  // index of the token drawn, the prompt counted
     uint32_t n_prompt;  // history[0 .. n_prompt) is the prompt, the rest the output
     uint32_t n_history;
-    const uint32_t* history;  // read by penalties only; a token of the row itself that is LW_DRAWN_BEFORE follows it
-    int64_t forced_token;     // >= 0: return this token and its log-probability; below = draw
+    // Used by penalties only. If the row's input token is LW_DRAWN_BEFORE, the token it stands for counts as one more.
+    const uint32_t* history;
+    int64_t forced_token;  // >= 0: return this token and its log-probability; below = draw
 } lw_draw;
 
 // What a batch runs.
@@ -99,7 +100,7 @@ typedef struct lw_batch {
     const uint32_t* logit_rows;    // [n_logits] indices into token_ids, ascending, each once
     const lw_draw* draws;          // [n_logits] one for each row of logits; NULL = nothing is drawn
     const uint32_t* table_rows;    // [n_seqs] below the rows of block_tables; NULL = sequence s has row s
-    const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = nobody has one
+    const lw_adapter* const* adapters;  // [n_seqs] that of each sequence or NULL; NULL = none has one
     uint32_t n_copies;
     const uint32_t* copies;  // [n_copies][2] KV blocks (from, to) that are copied before all else, in this order
     uint32_t n_state_copies;
@@ -164,9 +165,9 @@ lw_status lw_session_release_draws(lw_session* session);
 // As they were after the last step that was run; by any thread.
 lw_status lw_session_counters(lw_session* session, lw_counters* out);
 // Starts a step like lw_step and returns; a thread of the session runs it when those started before have been run. What
-// the batch points to, logits and drawn must stay as they are until it is finished. Of LW_STEPS_AHEAD at most that are not
-// finished each may name tokens that the one before is still to draw (LW_DRAWN_BEFORE). Arguments are checked here: one
-// that is refused is not started, and leaves those that were as they are; so does LW_ERR_MEMORY. When a step fails, those
+// the batch points to, logits and drawn must stay as they are until it is finished. At most LW_STEPS_AHEAD steps
+// may be unfinished. Each may refer to draws of the step before it (LW_DRAWN_BEFORE). Arguments are checked here: a step
+// that is refused is not started and leaves the started ones as they are; so does LW_ERR_MEMORY. When a step fails, those
 // started behind it before it was finished do nothing (LW_ERR_ARGUMENT). Until all are finished nothing else may be run,
 // or profiled.
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);

@@ -1,5 +1,5 @@
-// All ways to run a step: at once, or started ahead of time. Those a thread of the session runs one after the other, so
-// that nobody has to be awake between the end of one and the beginning of the next.
+// All ways to run a step: at once, or started ahead of time. A thread of the session runs started steps
+// one after the other, so that the next begins without waiting for the caller to wake.
 #include "graph/ahead.h"
 
 #include <errno.h>
@@ -62,15 +62,15 @@ static void* runner(void* argument) {
             a->failed = step->status != LW_OK;
         }
         ++a->n_run;
-        // Else the next step does it, which is run.
+        // If another step is queued, it signals `ended` from `announce`.
         if (a->failed || a->n_run == a->n_started) pthread_cond_signal(&a->ended);
     }
     pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
-// Wakes whoever waits for the step that ended before the one that runs now. All threads work on that one by then: who is
-// woken may take the CPU of one of them, and the others go on.
+// Wakes the caller that waits for the step before the one that runs now. All threads work on the running step by then:
+// the caller may take the CPU of one of them, and the others go on.
 static void announce(lw_ahead* a) { pthread_cond_signal(&a->ended); }
 
 static void free_ahead(lw_ahead* a) {
@@ -110,7 +110,7 @@ void lw_ahead_close(lw_ahead* a) {
 }
 
 bool lw_steps_are_ahead(const lw_session* session) {
-    // Only whoever starts and finishes steps changes these.
+    // Only the thread that starts and finishes steps changes these counts.
     return session->ahead != NULL && session->ahead->n_started > session->ahead->n_finished;
 }
 

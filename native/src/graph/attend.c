@@ -2,8 +2,8 @@
 // rows.
 //
 // A context so long that one thread would be at it when all others have finished is cut where its online softmax starts
-// afresh anyway: each split is a job of its own, and whoever finishes the last one merges them, in the order in which
-// one thread would have.
+// afresh anyway: each split is a job of its own, and the thread that finishes the last one merges them, in the order in
+// which one thread would have.
 #include "graph/worker.h"
 
 // Of one of a tile's `jobs` jobs.
@@ -211,7 +211,7 @@ bool lw_attend(lw_worker* w, uint32_t index) {
     float* out = latent ? w->b->latents : w->b->attn;
     const lw_batch* batch = w->step->batch;
     const lw_kv_place place = w->s->places[index];
-    // A job's results are whole segments, and all rows go on: whoever has computed them quantizes them.
+    // A job's results are whole segments, and all rows go on: the thread that computed them quantizes them.
     const bool with_codes = !latent && lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
                             job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
     const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, out);

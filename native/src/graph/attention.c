@@ -71,8 +71,8 @@ static void keep_before(const lw_worker* w, const lw_layer* layer, size_t row) {
     if (layer->config.wiring != LW_IN_TURN) memcpy(w->b->before + at, w->b->x + at, hidden * sizeof(float));
 }
 
-// Bias, QK norm, RoPE and scaling of one row. Nobody reads the residual stream meanwhile: the bias of the output
-// projection is added to it.
+// Bias, QK norm, RoPE and scaling of one row. No thread reads the residual stream meanwhile: the bias of the
+// output projection is added to it.
 static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;

@@ -5,7 +5,7 @@
 #include "ops/sample.h"
 #include "status.h"
 
-// Whoever holds the draws is still writing masks.
+// Waits until all holds on the session's draws are released: until then the caller may still be writing masks.
 static void wait_for_masks(lw_worker* w) {
     if (lw_gate_is_open(&w->s->draws)) return;
     const uint64_t start = lw_profile_now();
@@ -14,7 +14,7 @@ static void wait_for_masks(lw_worker* w) {
     lw_profile_wait(w->profile, LW_OP_SAMPLE);
 }
 
-// The token of a row of logits if the step before drew it, else NULL: then whoever made the draw knew it.
+// The token of a row of logits if the step before drew it, else NULL: then the caller of the step knew it.
 static const uint32_t* token_drawn_before(const lw_worker* w, size_t row) {
     const lw_batch* batch = w->step->batch;
     const uint32_t id = batch->token_ids[batch->logit_rows[row]];

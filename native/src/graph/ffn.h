@@ -1,10 +1,10 @@
-// Gate and up projections, activation and quantization in one phase, for whoever has such a piece of work: a layer's FFN,
-// or each expert of some rows.
+// Gate and up projections, activation and quantization in one phase, for a layer's FFN or for
+// each expert of some rows.
 //
 // Work goes out panel by panel in the order of the segments of the result: the panels of gate of a run of segments, then
-// those of up; where rows are cut, all of them for one piece of the rows and then for the next. Whoever finishes the last
-// panel of a run's piece activates and quantizes it while it is in a cache. Rows of one segment lie together, so a panel's
-// results fall on consecutive lines.
+// those of up; where rows are cut, all of them for one piece of the rows and then for the next. The thread that
+// finishes the last panel of a run's piece activates and quantizes the piece while it is in a cache. Rows of one segment
+// lie together, so a panel's results fall on consecutive lines.
 #ifndef LW_GRAPH_FFN_H
 #define LW_GRAPH_FFN_H
 

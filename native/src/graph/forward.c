@@ -88,7 +88,7 @@ static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
         if (lw_has_attention(layer) || lw_has_state(layer)) lw_mix(w, layer, i);
-        if (w->rows == 0) return;  // nobody asked for logits: keys, values and states are all there is to do
+        if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
         if (layer->config.ffn.kind == LW_FFN_EXPERTS)
             lw_experts(w, layer, i);
         else if (layer->config.ffn.kind != LW_FFN_NONE)

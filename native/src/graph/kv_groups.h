@@ -3,7 +3,7 @@
 // A block holds the keys and values of LW_BLOCK_TOKENS tokens in the layers of one group. Groups have the same number of slots
 // for layers, so that any block can serve any of them; layers of a group have one window, so that what has slid out of it
 // can be given back. A slot has room for the largest layer; smaller ones share it, as many of a size as there is room for.
-// Layers that read the keys and values of others have those's place.
+// A layer that reuses another layer's keys and values has the same slot.
 #ifndef LW_GRAPH_KV_GROUPS_H
 #define LW_GRAPH_KV_GROUPS_H
 

@@ -2,7 +2,8 @@
 //
 // Before the product the threads compute scale * (A x) between them, and each panel of B is added right after that panel
 // of the product, by the same thread. A has few outputs, so threads share its inputs too, in splits that are the same
-// for everybody; whoever finishes the last one adds them up. For each row and output of A, all in f32:
+// for any number of threads; the thread that finishes the last one adds them up.
+// For each row and output of A, all in f32:
 //     for each split of 512 inputs: for each segment of 128 of it: one chain of fmaf from 0, then added to the split's sum
 //     scale * (sum of the splits, ascending)
 #include "graph/worker.h"

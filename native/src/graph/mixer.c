@@ -12,7 +12,7 @@ typedef struct input {
 
 enum { MOST_INPUTS = 10 };
 
-// Those that the layer has; others have no rows.
+// Only inputs that the layer has; an absent matrix has 0 rows.
 static size_t find_inputs(const lw_worker* w, const lw_layer* layer, input found[MOST_INPUTS]) {
     const lw_buffers* b = w->b;
     static const lw_matrix none;

@@ -15,7 +15,7 @@ static float* kept_row(const lw_worker* w, uint32_t sequence, size_t guess) {
     return lw_state_at(&w->s->states, place, head_index(w)) + guess * lw_hidden_stride(w->model);
 }
 
-// The hidden row before a row; NULL before the first token, whose keys and values nobody sees.
+// The hidden row before a row; NULL before the first token, whose keys and values no query sees.
 static const float* row_before(const lw_worker* w, size_t row) {
     const lw_batch* batch = w->step->batch;
     const uint32_t sequence = w->b->sequence[row];
@@ -100,7 +100,7 @@ static void take_accepted(const lw_worker* w, uint32_t sequence) {
     memcpy(kept_row(w, sequence, 0), kept_row(w, sequence, accepted), w->c->hidden_size * sizeof(float));
 }
 
-// The rows that the next step, or the head, begins with: nobody reads those of the step before any more.
+// Keeps the rows that the next step, or the head, begins with, over those of the step before, which have been read.
 static void keep_last_rows(lw_worker* w) {
     const lw_batch* batch = w->step->batch;
     const size_t hidden = w->c->hidden_size;

@@ -385,7 +385,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
     atomic_store(&session->closing, true);
-    while (lw_gate_release(&session->draws)) continue;  // who waits for them sees that there are none to make
+    while (lw_gate_release(&session->draws)) continue;  // wakes waiters: they see `closing` and draw nothing
     lw_ahead_close(session->ahead);
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);

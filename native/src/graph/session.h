@@ -186,7 +186,7 @@ struct lw_session {
     atomic_bool closing;                   // nothing is drawn any more, and no step begun
     uint32_t* drawn_tokens;                // [max_batch_logits] by the last step that was run
     uint32_t n_drawn;                      // by the last step that was run or started
-    lw_counters counters;                  // of whoever runs a step
+    lw_counters counters;                  // written by the thread that runs a step
     lw_counters published;                 // as they were after the last step, under `lock`
     pthread_mutex_t lock;
     lw_ahead* ahead;                                  // NULL until a step is started ahead

@@ -1,4 +1,4 @@
-// One step of a session, whoever runs it.
+// One step of a session, run at once or by the session's thread for steps started ahead.
 #include "graph/session.h"
 
 static void count_native(lw_session* session, uint64_t start) {

@@ -150,7 +150,7 @@ void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* product
 
 void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
                     const lw_activations* values, lw_adapted which) {
-    float *x = w->b->x, *result = w->b->norm;  // nobody reads what the norm before made any more
+    float *x = w->b->x, *result = w->b->norm;  // the output of the norm before has been read: `norm` is free
     float* out = norm != NULL ? result : x;
     const lw_product product = which == LW_ADAPTED_COUNT ? lw_product_at(w, matrix, out, norm == NULL)
                                                          : lw_adapted_product_at(w, matrix, out, norm == NULL, which);

@@ -202,9 +202,9 @@ const char* lw_type_name(lw_type type);
 // First row of the table that fits; NULL when the type has no kernel.
 const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows);
 
-// The kernel that would do the work of `kernel`, one for more than a row, from its smallest batch on if the table did not
-// have it, provided that it is one for more than a row too: which is faster then depends on the core. NULL when there is none, and for coded types:
-// measuring all of them would take most of a second, and their tiles are those of the other types.
+// The multi-row kernel that would be chosen if `kernel`, also a multi-row one, were removed from the table: which of the
+// two is faster depends on the core. NULL if there is none, and for coded types: measuring all of them would take most of
+// a second, and their tiles are those of the other types.
 const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level);
 
 // Smallest batch a kernel is used for: the table's, or what was chosen since (0 = the table's again). Only for kernels

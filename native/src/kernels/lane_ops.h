@@ -81,7 +81,7 @@ typedef struct lw_convolve_job {
     bool fresh;  // what is in the tail does not matter: there is nothing before the first row
     size_t guesses;
     size_t accepted;      // inputs behind the tail that come before the first row; 0 where it is fresh
-    float* accepted_out;  // their results, rows as those of out; NULL = nobody reads them
+    float* accepted_out;  // their results, rows as those of out; NULL = not wanted
 } lw_convolve_job;
 
 enum {

@@ -7,7 +7,7 @@
 #include "thread_pool.h"
 
 // Panels of one matrix, each thread's own part first: neighbours share huge pages, and two threads that touch a new one
-// at the same time both zero it. Who is done helps the others. Begins as zeros.
+// at the same time both zero it. A thread that has finished its part takes panels of others. Begins as zeros.
 typedef struct lw_panel_work {
     lw_work parts[256];
 } lw_panel_work;

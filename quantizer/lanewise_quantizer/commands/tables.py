@@ -26,7 +26,7 @@ class Fitting:
 
     @staticmethod
     def default(targets: Iterable[Target]) -> Fitting:
-        """Tables for weights nobody has looked at, for the types that need one."""
+        """Tables for weights that were not sampled, for the types that need one."""
         targets = list(targets)
         known = tables_of_source(targets)
         others = needed_tables(targets) - known.keys()

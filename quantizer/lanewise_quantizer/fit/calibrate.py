@@ -144,7 +144,7 @@ def _steps(run: Run, steps: Iterable[tuple[Role, ...]]) -> None:
                 run.forward.add(streams.x.x[part], product, step[0], vectors)
             if step[0] == Role.STATE_OUT:
                 of_state = streams
-            if of_state is streams:  # nobody reads these inputs any more
+            if of_state is streams:  # these inputs have all been read
                 done.clear()
                 whole.clear()
         del inputs, moment  # before the next are there

@@ -35,7 +35,7 @@ DEFAULT_TRELLIS = (-54, -5, 62, 19, 127, -40, 8, 54, 3, 54, -33, -79, 30, -104, 
 
 
 def default_table(kind: CodedType) -> Table:
-    """A table for weights nobody has looked at."""
+    """A table for weights that were not sampled."""
     entries = DEFAULT_TRELLIS if kind.map is coded.Map.TRELLIS else DEFAULT_TABLES[kind.name]
     return np.array(entries, np.int8)
 

@@ -79,7 +79,7 @@ class Ingress:
             parts = self._answer.remote(asked)
             try:
                 await asyncio.wait_for(anext(parts), self._wait_s)
-                # Headers go with the first bytes: until then nobody knows whom it asked.
+                # Headers go with the first bytes: until then another can be asked.
                 return Passed(await anext(parts), await anext(parts, b""), parts)
             except (RayActorError, ServerGoneError) as error:
                 logger.warning("%s %s: %s; asked again", asked.method, asked.target, error)

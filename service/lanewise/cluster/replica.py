@@ -105,8 +105,8 @@ class Replica:
     async def answer(self, asked: Asked) -> AsyncIterator[Taken | Head | bytes]:
         """First that it is taken, then how the answer begins, then its bytes as they come.
 
-        ServerGoneError if the server goes before the end. Who stops iterating stops the server's
-        work for it.
+        ServerGoneError if the server goes before the end. A caller that stops
+        iterating stops the server's work for it.
         """
         yield Taken()
         url = URL(self._url + asked.target, encoded=True)

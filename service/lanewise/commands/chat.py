@@ -118,7 +118,7 @@ class Chat:
 
     def talk(self) -> None:
         """Answer what is typed until the input ends."""
-        # Whoever types Ctrl-C means us, even if the shell that began all this ignores it.
+        # Ctrl-C is meant for this program, even if the shell that started it ignores the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         clear = CLEAR_LINE if sys.stderr.isatty() else ""
         print(f"{clear}{printable(self._model)} at {self._client.url}; /help says what there is")

@@ -38,7 +38,7 @@ def flags_of(settings: ModelSettings) -> list[str]:
 
 @contextlib.contextmanager
 def own_server(arguments: Sequence[str], say: Callable[[str], None]) -> Iterator[ChatClient]:
-    """Start ``lanewise serve`` on a free port of this machine, for whoever knows a random key.
+    """Start ``lanewise serve`` on a free port of this machine, behind a random key.
 
     ``say`` is given the lines of its log until it is ready; ChatError if it never is.
     """

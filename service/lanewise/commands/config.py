@@ -59,7 +59,7 @@ def _kv_memory() -> str:
     return f"automatic, of {host.format_size(limit.n_bytes)} ({limit.reason})"
 
 
-# What the server chooses by the machine when nobody says.
+# Settings that the server chooses by the machine when they are not given.
 CHOSEN_HERE = {"threads": _threads, "isa": _isa, "kv_memory": _kv_memory}
 
 

@@ -68,7 +68,7 @@ class LoadedAdapter:
             self.weights.close()
 
     def retire(self) -> None:
-        """Give it to nobody any more; free it now or when the last user lets it go."""
+        """Refuse new users; free it now or when the last user lets it go."""
         with self._lock:
             is_free = not self._retired and self._users == 0
             self._retired = True

@@ -68,7 +68,7 @@ class BlockPool:
 
     @property
     def n_free(self) -> int:
-        """Blocks that nobody uses."""
+        """Blocks that no sequence uses."""
         return len(self._free)
 
     @property
@@ -87,7 +87,7 @@ class BlockPool:
         return taken
 
     def forget(self, block: int) -> None:
-        """Let a block be found no more, whoever uses it."""
+        """Let a block be found no more, even while sequences use it."""
         key = self._key_of.pop(block, None)
         if key is not None:
             del self._block_of[key]
@@ -112,15 +112,15 @@ class BlockPool:
         return best
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody uses a block."""
+        """Whether no sequence uses a block."""
         return self._users[block] == 0
 
     def n_freed(self, blocks: Items[int]) -> int:
-        """How many of these blocks of a sequence nobody would use if it gave them back."""
+        """How many of these blocks of a sequence would be free if it gave them back."""
         return sum(block != NO_BLOCK and self._users[block] == 1 for block in blocks)
 
     def share(self, blocks: Items[int]) -> None:
-        """Use blocks that were found, beside whoever does."""
+        """Use blocks that were found, beside their other users."""
         for block in blocks:
             if self._users[block] == 0:
                 del self._free[block]

@@ -46,11 +46,11 @@ class Outbox:
         self._loops[loop].append((callback, arguments))
 
     def send(self) -> None:
-        """Wake whoever gets something."""
+        """Wake the event loops that get something."""
         for loop, calls in self._loops.items():
             try:
                 loop.call_soon_threadsafe(_make, calls)
-            except RuntimeError:  # the loop was closed: nobody waits any more
+            except RuntimeError:  # the loop was closed: no reader waits
                 logger.warning("%d outputs lost their event loop", len(calls))
         self._loops.clear()
 

@@ -1,7 +1,7 @@
 """A small model of the same vocabulary that guesses what the large one will say.
 
 Its keys and values lie in blocks of the same numbers as the large model's, in a cache of its own,
-with all layers of either in one group: whoever has blocks there has them here, and nothing is
+with all layers of either in one group: a sequence that has blocks there has them here, and none is
 counted twice. It reads a text only when it is to guess, and draws as the request asks with the same
 random numbers: the more alike the models, the more often both draw the same token.
 """
@@ -138,7 +138,7 @@ class DraftModel:
         self._runner.close()
 
     def _find(self, sequence: Sequence, reader: Reader) -> None:
-        """What of the sequence is in the cache: all that was read of it, or what others left."""
+        """Set ``n_read``: tokens in the draft's cache, from this sequence or a shared prefix."""
         if reader.n_preempted != sequence.n_preempted:
             reader.n_read, reader.n_preempted = 0, sequence.n_preempted
         if reader.n_read == 0 and self._keys is not None:

@@ -75,7 +75,7 @@ class EncoderEngine(EngineThread):
         )
         self._began: float | None = None  # the step that runs now
 
-    # Called from event loops and from whoever starts and stops the engine.
+    # Called from event loops and from the code that starts and stops the engine.
 
     @property
     def max_model_len(self) -> int:
@@ -87,7 +87,7 @@ class EncoderEngine(EngineThread):
     ) -> list[Floats]:
         """The row of each text, or with pooling "none" the rows of its tokens.
 
-        Who is cancelled gives its texts up. QueueFullError or EngineStoppedError if they are not
+        A cancelled caller gives its texts up. QueueFullError or EngineStoppedError if they are not
         accepted, EngineError if the model fails.
         """
         loop = asyncio.get_running_loop()
@@ -223,7 +223,8 @@ class EncoderEngine(EngineThread):
         now = time.monotonic()
         if job.is_counted:
             self._note_answer(job, now)
-        self._end(job, "stop")  # first: who has its answer has its place in the queue back
+        # Before answering: a client that has its answer must be able to queue again.
+        self._end(job, "stop")
         self._outbox.add(job.loop, _settle, job)
 
     def _fail(self, job: EncodingJob, error: EngineError) -> None:

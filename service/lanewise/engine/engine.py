@@ -91,7 +91,7 @@ class Engine(EngineThread):
             min_ahead_s=config.min_ahead_s,
         )
 
-    # Called from event loops and from whoever starts and stops the engine.
+    # Called from event loops and from the code that starts and stops the engine.
 
     @property
     def max_model_len(self) -> int:

@@ -71,7 +71,7 @@ class HeldBlocks:
         return lacking + n_running * self.n_groups
 
     def n_freed(self, sequence: Sequence) -> int:
-        """Blocks that nobody would use if a sequence gave its own back."""
+        """Blocks that would be free if a sequence gave its own back."""
         return sum(self._pool.n_freed(table.blocks) for table in sequence.tables)
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
@@ -142,7 +142,7 @@ class HeldBlocks:
                 self._drop_unseen(sequence, group, window.first_block(end))
 
     def hide(self, sequence: Sequence) -> None:
-        """Let nobody find the blocks of a sequence, not those that it found itself either."""
+        """Remove the sequence's blocks, shared ones included, from the prefix index."""
         sequence.is_hidden = True
         if self.states is not None:
             self.states.hide(sequence)

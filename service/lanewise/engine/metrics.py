@@ -19,7 +19,7 @@ from lanewise.engine.histograms import CountedHistogram, size_buckets
 from lanewise.engine.state_metrics import StateSeries
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
-# The time of creation of every series would be a third of what is scraped, and nobody reads it.
+# The time of creation of every series would be a third of what is scraped, and no query needs it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 TTFT_BUCKETS = (

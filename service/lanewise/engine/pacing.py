@@ -23,7 +23,7 @@ TILE = 4  # rows that every GEMM kernel computes together; a part of them costs 
 MIN_CHUNK = 4
 MIN_SHARE = 0.75
 MAX_CHUNK = 1 << 16  # as good as any number
-# Beside no decodes nobody waits for a token, but who comes meanwhile waits for the step's end: it
+# Beside no decodes no request waits for a token, but one that arrives waits for the step's end: it
 # takes about so long at most, or has so many rows, with which weights are read almost for nothing.
 ALONE_S = 1.0
 ALONE_ROWS = 128

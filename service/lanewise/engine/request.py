@@ -127,4 +127,4 @@ class GenerationRequest:
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # which the answer obeys
     adapter: LoadedAdapter | None = None
-    expected: Items[int] = ()  # the answer, as whoever asks expects it; changes how fast it comes
+    expected: Items[int] = ()  # the answer as the caller expects it; changes how fast it comes

@@ -30,8 +30,9 @@ class Scheduler:
     important first, then by what clients have got, then those that are done soonest (``Shares``).
     When blocks run out the least important sequence, of equals the one admitted last, gives up its
     own and comes back first of its client, to be computed again; the first is never disturbed and,
-    as the pool holds at least what one longest sequence needs, always ends. Whoever holds more than
-    one place, or more blocks, gives up some for who waits with less (``who_gives_way``).
+    as the pool holds at least what one longest sequence needs, always ends. A client or request
+    that holds more than one place, or more blocks, gives up some for one that waits with less
+    (``who_gives_way``).
 
     A guess that failed was never counted as computed, so what comes in its place finds all that it
     sees. A sequence whose next block a running one is about to compute lets others pass until that
@@ -61,7 +62,7 @@ class Scheduler:
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
-        # Who gives way is looked for when somebody came or left, and every few steps.
+        # Sequences that give way are looked for when one came or left, and every few steps.
         self._has_changed, self._look_again_at = False, 0
 
     def add(self, sequence: Sequence) -> None:
@@ -206,7 +207,7 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether a step can be planned while the one before it runs.
 
-        Then nobody may have to give way, and nobody be suspected.
+        Only if no sequence may have to give way and none is suspected.
         """
         if self._suspects:
             return False
@@ -248,7 +249,7 @@ class Scheduler:
     def lose_states(self, turns: Items[Turn], *, failed: bool) -> None:
         """A step has spoiled the states of its sequences: they are computed again.
 
-        If it ``failed``, what it ran of each comes alone then. Nobody else may be running.
+        If it ``failed``, what it ran of each comes alone then. No other sequence may run.
         """
         turns = [turn for turn in turns if turn.sequence.state is State.RUNNING]
         if failed:
@@ -353,7 +354,7 @@ class Scheduler:
         return admitted, gave_way
 
     def _next_by_right(self) -> tuple[Sequence, list[Sequence]] | None:
-        """Who waits though others hold more than their share, and who gives way to it."""
+        """A sequence that waits though others hold more than their share; which give way to it."""
         n_steps = self._shares.n_steps
         if not self.waiting or (not self._has_changed and n_steps < self._look_again_at):
             return None

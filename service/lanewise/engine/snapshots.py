@@ -13,7 +13,7 @@ StateCopy = tuple[int, int]  # from, to
 
 
 class Snapshots:
-    """Places for snapshots, by what they hold; the one that nobody used longest goes first.
+    """Places for snapshots, by what they hold; the one unused for longest goes first.
 
     Copies are made by the next step before its tokens, all of them, in the order in which they were
     planned. So a place may be given away as soon as the copies that read or write it are planned:
@@ -50,8 +50,8 @@ class Snapshots:
     def take(self, row: int, n_accepted: int = 0) -> int | None:
         """Have a row's state copied before it goes on, and say where to; None without a place.
 
-        It is the state behind the first ``n_accepted`` guesses that it remembers. Nobody finds it
-        until ``keep`` says what it is, or ``drop`` that it is nothing.
+        It is the state behind the first ``n_accepted`` guesses that it remembers. It is not
+        found until ``keep`` says what it is, or ``drop`` that it is nothing.
         """
         if not self._free:
             if not self._place_of:

@@ -4,7 +4,7 @@ A step reads all weights whether it has one row or eight, so a few guesses cost 
 sequences decode. A guess counts only if it is the very token that is drawn at its place, so answers
 are those without speculation, bit for bit. Each step has as many guesses as give most tokens per
 second: by how often guesses of their kind came true in this sequence, and by what steps of so many
-rows took. Whoever's guesses fail has none soon, and tries again now and then.
+rows took. A sequence whose guesses fail soon has none, and tries again now and then.
 """
 
 import logging
@@ -32,7 +32,8 @@ DRAFTED = 5  # by a draft model or the model's own head
 FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
 FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
-UNLIKELY = 0.1  # guesses less likely than this and than others that do not pay are not weighed
+# Guesses below this chance are not weighed once a likelier one was not worth its row.
+UNLIKELY = 0.1
 MIN_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
 # With many sequences a step that waits for guesses also makes times between tokens uneven.
 MIN_GAIN_OF_MANY = 1.1

@@ -27,7 +27,7 @@ TOKENS_PER_SNAPSHOT = 1024
 
 
 def blocks_per_snapshot(layout: KvLayout) -> int:
-    """Blocks of the KV cache for which there is one snapshot, when nobody says how many."""
+    """Blocks of the KV cache for which there is one snapshot, when no setting says how many."""
     return TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
 
 
@@ -177,7 +177,7 @@ class States:
             turn.snapshot = None
 
     def hide(self, sequence: Sequence) -> None:
-        """Let nobody find the states of a sequence, not the one that it began with either."""
+        """Remove a sequence's states, the one it began with included, from those found."""
         for index in range(sequence.n_known // BLOCK_TOKENS):
             self.snapshots.forget(sequence.block_key(index))
 

@@ -27,7 +27,7 @@ class Turn:
     n_told: int = 0  # of the sequence's draft before, as a step that was begun was told of it
     snapshot: int | None = None  # the place to which the state is copied (states.py)
     snapshot_end: int = 0  # the tokens that it is the state of then
-    error: NativeError | None = None  # of one of its draws; what it got is what came before that
+    error: NativeError | None = None  # of the first failed draw; results hold the tokens before
 
     @property
     def n_computed(self) -> int:

@@ -136,7 +136,7 @@ class Stepper:
             if str(error) != self._not_begun:  # once, if it is the system that refuses a thread
                 self._not_begun = str(error)
                 logger.warning("a step cannot be begun ahead: %s", error)
-            return None  # run by itself it fails whom it must
+            return None  # the caller runs it alone; then only the faulty sequence fails
         began = time.perf_counter()
         work = self._scheduler.work_of(step.turns)
         expected_s = 0.0 if self._pacer is None else self._pacer.cost.seconds(work)
@@ -215,7 +215,7 @@ class Stepper:
             self._learn(guesses, n_rows, time.perf_counter() - began)
 
     def _is_own(self, step: Step) -> bool:
-        """Whether a step is for nobody but the server itself, whose requests are not counted."""
+        """Whether a step is only for the server's own requests, which are not counted."""
         is_own = False
         for turn in step.turns:
             job = self._jobs.get(turn.sequence)
@@ -246,7 +246,7 @@ class Stepper:
             self._scheduler.lose_states(turns, failed=True)
             return
         for turn in turns:
-            # Those of one request fail together, and who has lost its state is not ready for this.
+            # Skip sequences that failed with their request, or that lost their state.
             if turn.sequence in self._jobs and turn.sequence.state is State.RUNNING:
                 turn.draft = ()
                 self._run(Step([turn]), time.perf_counter())

@@ -8,7 +8,7 @@ from typing import Self
 
 from lanewise.runtime import Sampled
 
-# Sampled is part of what a stream yields: whoever reads one needs not know the runtime.
+# Sampled is part of what a stream yields: a reader of one needs no import of the runtime.
 __all__ = [
     "EngineError",
     "EngineStoppedError",
@@ -95,7 +95,7 @@ class RequestStream:
         self._pending: list[TokenOutput] = []
         self._error: EngineError | None = None
         self._cancelled = False
-        self._waiter: asyncio.Future[None] | None = None  # of whoever asks for more
+        self._waiter: asyncio.Future[None] | None = None  # of the reader, while it waits for more
         self._on_stop = on_stop
         self._on_cancel = on_cancel
 

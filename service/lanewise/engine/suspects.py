@@ -1,4 +1,4 @@
-"""Who may be at fault where a step failed and took the states of its sequences with it."""
+"""Sequences that may have failed a step which took the states of all its sequences with it."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ class Suspects:
         return count if span is None else max(0, min(count, span[0] - sequence.n_cached))
 
     def next_alone(self, running: Iterable[Sequence]) -> Sequence | None:
-        """Who is to run by itself now."""
+        """The sequence that is to run by itself now; None if there is none."""
         for sequence in running:
             span = self._spans.get(sequence)
             if span is not None and sequence.n_cached >= span[0]:

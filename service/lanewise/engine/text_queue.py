@@ -88,10 +88,10 @@ class TextQueue:
 
     In a step each client, and of a client each request, gets about as many tokens as any other, so
     that neither a million texts nor a thousand requests keep one text of somebody else waiting for
-    longer than a step or two. Where there is room for more, those that came first have it. Who had
-    less than its share for want of room begins the next step: there is always room for the first.
-    A short text of a request that has just come goes along with any step, which half as much more
-    may be in: its share would wait where one text fills the step.
+    longer than a step or two. Where there is room for more, those that came first have it. A
+    request that had less than its share for want of room begins the next step: there is always
+    room for the first. A short text of a request that has just come goes along with any step, which
+    half as much more may be in: its share would wait where one text fills the step.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is served next: the most important first, clients in turn, short requests first."""
+"""Which request is served next: the most important first, clients in turn, short requests first."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Shares:
 
     Of clients that have work, the one with the smallest count is next. One that comes back after
     steps without it begins where the client was that was started last, and at most ``MAX_SAVED``
-    behind all others: nobody saves up while idle.
+    behind all others: no client saves up while idle.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Shares:
         self._arrivals = count()
 
     def enter(self, sequence: Sequence) -> None:
-        """A sequence has come; note where its prompt would be done if it shared with nobody."""
+        """A sequence has come; note where its prompt would be done if it ran alone."""
         client = sequence.request.client
         if not self._n_sequences[client]:
             before = self._computed.get(client, 0.0)
@@ -112,7 +112,7 @@ class WaitingQueue:
         self._drop_if_empty(sequence)
 
     def pop(self, running: Items[Sequence]) -> Sequence:
-        """Take out whoever is next, beside those that run."""
+        """Take out the sequence that is next, beside those that run."""
         clients = self._lines[min(self._lines)]
         client = next(iter(clients))
         if len(clients) > 1:
@@ -147,7 +147,7 @@ class WaitingQueue:
 
 
 def _order(sequence: Sequence, n_running: Counter[object]) -> tuple[int, bool, Tag]:
-    """Who has run before had to give way, and comes back first."""
+    """The order of sequences: one that has run before had to give way, and comes back first."""
     return n_running[sequence.group], sequence.n_preempted == 0, sequence.tag
 
 
@@ -158,13 +158,13 @@ def who_gives_way(
     wanted: int,
     shares: Shares,
 ) -> list[Sequence]:
-    """Who of those that run gives way to a newcomer that lacks ``wanted``; empty if nobody must.
+    """Running sequences that give way to a newcomer that lacks ``wanted``; empty if none must.
 
-    ``sizes`` says how much each of them holds of what is lacking: places or blocks. Whoever holds
-    most, another client that has got more or another request of the same one, gives up what was
-    begun last, as long as it keeps no less than the newcomer's side then has. So no two take from
-    each other in turn, and nobody loses the last it has. The first that runs is never disturbed,
-    nor is who is more important than the newcomer.
+    ``sizes`` says how much each of them holds of what is lacking: places or blocks. The one that
+    holds most, another client that has got more or another request of the same one, gives up what
+    was begun last, as long as it keeps no less than the newcomer's side then has. So no two take
+    from each other in turn, and none loses the last it has. The first that runs is never disturbed,
+    nor is a sequence that is more important than the newcomer.
     """
     client, group = newcomer.request.client, newcomer.group
     held: Counter[object] = Counter()  # by client and by request

@@ -58,7 +58,7 @@ def q8_rows(weights: Floats) -> Bytes:
     groups = weights.reshape(-1, GROUP)
     scales = np.abs(groups).max(axis=1, keepdims=True) / np.float32(127)
     made = np.empty(len(groups), [("d", "<f2", (1,)), ("codes", "i1", (GROUP,))])
-    # What is not finite is a scale that is not, which whoever loads it refuses.
+    # NaN or infinity gives a non-finite scale, which the loader refuses.
     with np.errstate(all="ignore"):
         inverse = np.float32(1) / scales
         nearest = (groups * np.where(np.isinf(inverse), 0, inverse)).astype(np.float64)

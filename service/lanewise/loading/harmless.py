@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from lanewise.loading import reference
-from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def refuse_unknown_config(fields: Fields, harmless: Collection[str]) -> None:
-    """Raise ModelFileError for a field of a config.json that matters and that nobody read.
+    """Raise ModelFileError for a field of a config.json that matters and was not read.
 
     ``harmless`` are those that its family's reference reads and no answer depends on.
     """
@@ -61,13 +60,13 @@ def refuse_unknown_config(fields: Fields, harmless: Collection[str]) -> None:
 
 
 def refuse_unknown_settings(settings: Fields, kind: str) -> None:
-    """Raise ModelFileError for a setting of RoPE that matters for its type and that nobody read."""
+    """Raise ModelFileError for a setting of RoPE that matters for its type and was not read."""
     names = reference.rope_settings(kind)
     refuse_unread(settings, lambda key, value: key in names and not is_neutral(value, None))
 
 
 def refuse_unknown_metadata(fields: Fields, arch: str) -> None:
-    """Raise ModelFileError for a key of an architecture that matters and that nobody read."""
+    """Raise ModelFileError for a key of an architecture that matters and was not read."""
     prefix = f"{arch}."
     names = reference.gguf_keys(arch)
 
@@ -87,13 +86,10 @@ def is_neutral(value: Any, meant: Any) -> bool:
 
 
 def refuse_unread(fields: Fields, is_odd: Callable[[str, Any], bool], prefix: str = "") -> None:
-    """Refuse what nobody read and is odd, and log what else nobody read."""
+    """Refuse unread fields that are odd, and log the other unread ones."""
     unread = [key for key in fields.unread() if key.startswith(prefix)]
     odd = [key for key in unread if is_odd(key, fields.values[key])]
     if odd:
-        raise ModelFileError(
-            f"{fields.fail(odd[0], 'a field that is known here')}: it may change the answers"
-            + (f"; as may {', '.join(odd[1:4])}" if len(odd) > 1 else "")
-        )
+        raise fields.unknown(odd[0], odd[1:4])
     if unread:
         logger.debug("%s: no answer depends on %s", fields.source, ", ".join(sorted(unread)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
@@ -101,16 +101,25 @@ class Fields:
     def refuse_unread(self) -> None:
         """Refuse a field that was not read: left out it might change the answers."""
         for key in self.unread():
-            raise self.fail(key, "a field that is known here")
+            raise self.unknown(key)
+
+    def unknown(self, name: str, others: Sequence[str] = ()) -> ModelFileError:
+        """Return the error for a field that is not computed, and ``others`` beside it."""
+        also = f" (also: {', '.join(others)})" if others else ""
+        key = self.key_of(name)
+        unsupported = "unknown field that may change the answers"
+        return ModelFileError(f"{self.source}: {key} is {self._shown(key)}; {unsupported}{also}")
 
     def fail(self, name: str, wanted: str) -> ModelFileError:
         """Return the error for a field; ``wanted`` says what would be accepted."""
         key = self.key_of(name)
         if key not in self.values:
             return ModelFileError(f"{self.source}: {key} is missing; {wanted} is needed")
+        return ModelFileError(f"{self.source}: {key} is {self._shown(key)}; {wanted} is needed")
+
+    def _shown(self, key: str) -> str:
         shown = repr(self.values[key])
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        return ModelFileError(f"{self.source}: {key} is {shown}; {wanted} is needed")
+        return shown if len(shown) <= 80 else shown[:77] + "..."
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
         """Return a whole number of at least ``least``; null counts as missing."""

@@ -284,4 +284,4 @@ def _is_text(value: Any) -> bool:
 def _refuse_unread(fields: Fields) -> None:
     for key in fields.unread():
         if fields.values[key] not in NEUTRAL.get(key, ()):
-            raise fields.fail(key, "a field that is known here")
+            raise fields.unknown(key)

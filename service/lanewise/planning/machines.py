@@ -70,7 +70,7 @@ class Instance:
     is_shared: bool  # others on the processor read from the same memory
     price: Price | None
     source: str
-    estimates: tuple[str, ...]  # fields that nobody published
+    estimates: tuple[str, ...]  # fields that the provider has not published
 
 
 def instances() -> Iterator[Instance]:

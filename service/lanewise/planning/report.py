@@ -166,7 +166,7 @@ def _machine_row(planned: Planned, price: Price | None) -> dict[str, Any]:
 
 
 def _alone(planned: Planned, asked: Asked) -> dict[str, Any]:
-    """A prompt with nobody else there, and decoding behind it; without what a server adds."""
+    """A prompt with no other request, and decoding behind it; without what a server adds."""
     windows = planned.work.windows
     chunk = chunk_size(asked.prompt_tokens, windows)
     prompt = planned.cost(chunk)

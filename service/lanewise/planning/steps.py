@@ -70,7 +70,7 @@ def prompt_size(tokens: int, context: int = 0, windows: WindowShares = WHOLE) ->
 
 
 def chunk_size(tokens: int, windows: WindowShares = WHOLE) -> StepSize:
-    """The average step of a prompt that is run in chunks with nobody else there."""
+    """The average step of a prompt that is run in chunks with no other request."""
     chunk = min(tokens, CHUNK)
     return prompt_size(chunk, (tokens - chunk) // 2, windows)
 

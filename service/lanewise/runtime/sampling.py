@@ -70,7 +70,7 @@ class Sampled(NamedTuple):
 
 
 def raise_failed(drawn: Sequence[Sampled]) -> None:
-    """Raise the first error of some draws, for whoever cannot go on without one of them."""
+    """Raise the first error of some draws, for a caller that needs all of them."""
     for one in drawn:
         if one.error is not None:
             raise one.error

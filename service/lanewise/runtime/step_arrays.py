@@ -46,10 +46,10 @@ class Batch:
     block_tables: Sequence[Sequence[int]] | Uint32s  # [rows][groups][blocks]
     logit_rows: Sequence[int] | Uint32s
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
-    adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: nobody has one
+    adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: none has one
     copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
     state_copies: Sequence[tuple[int, int]] = ()  # likewise of places of states
-    guesses: Sequence[int] | None = None  # of each sequence; None: nobody has one
+    guesses: Sequence[int] | None = None  # of each sequence; None: none has any
     accepted: Sequence[int] | None = None  # likewise
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
 

@@ -1,4 +1,4 @@
-"""Who gets a worker when, and for how long.
+"""Which job gets a worker when, and for how long.
 
 A job begins in the express lane, where one worker does one job after the other, and most take a
 millisecond. What takes longer than its slice of time goes on in the slow lane, at a lower priority:
@@ -131,7 +131,7 @@ class Lane:
     async def run(self, packed: bytes, set_up: Mapping[str, Any], client: int) -> Any:
         """The result of a job, made with ``pack_job``; SandboxError if there is none.
 
-        Nobody works for a caller who has been cancelled.
+        When the caller is cancelled, work on its job ends.
         """
         if self._is_closed:
             self._counts["stopped"].inc()
@@ -263,7 +263,7 @@ class Lane:
 
     def _begin_asking(self, job: Job, worker: Worker) -> asyncio.Task[Any]:
         asking = asyncio.create_task(self._ask(job, worker))
-        # Nobody waits for it any more when the lane is closed.
+        # No task waits for it any more when the lane is closed.
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         return asking
 
@@ -354,7 +354,7 @@ async def _first_of(one: asyncio.Future[Any], other: asyncio.Future[Any], second
 
 
 async def _abandon(asking: asyncio.Task[Any], worker: Worker) -> None:
-    """End a worker whatever it does, and who waits for it."""
+    """Kill the worker and cancel the task waiting for it."""
     asking.cancel()
     with contextlib.suppress(BaseException):
         await asking

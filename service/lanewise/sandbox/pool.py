@@ -128,6 +128,6 @@ class _Uncounted:
 
 
 def uncounted() -> Counters:
-    """Counters that nobody reads."""
+    """Counters that are dropped, for a pool without metrics."""
     counts = dict.fromkeys((*REASONS, "done"), _Uncounted())
     return Counters(counts, counts, _Uncounted(), _Uncounted())

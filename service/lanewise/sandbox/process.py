@@ -75,12 +75,12 @@ class Channel:
         return exactly
 
     def close(self) -> None:
-        """Close the socket; nobody may be waiting for an answer."""
+        """Close the socket; no task may be waiting for an answer."""
         self.sock.close()
 
 
 class Worker:
-    """One worker; whoever has it asks one thing at a time, and ends it."""
+    """One worker; its owner asks one thing at a time, and ends it."""
 
     def __init__(self, zygote: Zygote, pid: int, channel: Channel) -> None:
         self._zygote = zygote
@@ -105,7 +105,7 @@ class Worker:
         """
         if self._ending is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)  # not reaped, so nobody else has its number
+                os.kill(self.pid, signal.SIGKILL)  # not reaped: no other process has its number
             self._channel.close()  # now: the loop may end before it runs what is begun here
             self._ending = asyncio.ensure_future(self._reaped())
         return await asyncio.shield(self._ending)
@@ -176,7 +176,7 @@ class Zygote:
             self.made.add(key)
 
     async def _ask(self, message: Mapping[str, Any], passed: socket.socket | None = None) -> Any:
-        # Shielded: half a message, or an answer that nobody reads, would shift all later ones.
+        # Shielded: half a message, or an answer left unread, would shift all later ones.
         asking = asyncio.ensure_future(self._ask_in_turn(message, passed))
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(asking)
@@ -209,7 +209,7 @@ class Zygote:
         self.is_gone = self._is_killed = True
         self._process.kill()
         self._process.wait()
-        if not self._lock.locked():  # else whoever waits for an answer finds the end, and closes
+        if not self._lock.locked():  # else the task that waits for an answer closes
             self._channel.close()
 
 

@@ -36,7 +36,7 @@ def main(
     """Do jobs until the server closes the socket."""
     _end_with(zygote, libc)
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # what the library says when it dies is nobody's
+    for standard in (0, 1, 2):  # drops what a dying library prints
         os.dup2(null, standard)
     with contextlib.suppress(OSError):  # where memory runs out, rather this than the server
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -46,8 +46,8 @@ def bind(name: str, port: int) -> socket.socket:
 def bound_connections(listener: socket.socket) -> None:
     """Have the kernel hold little for each connection, and notice clients that are gone for good.
 
-    Without this it takes megabytes of an answer that nobody reads, and megabytes of a request that
-    nobody has read yet.
+    Without this it takes megabytes of an answer that the client does not read, and megabytes of a
+    request that the server has not read yet.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)

@@ -67,7 +67,7 @@ def load_beside(
             importlib.import_module("lanewise.server.serve")
             return loading.result(), text
         except BaseException:
-            stop.set()  # nobody waits for a model whose tokenizer cannot be used
+            stop.set()  # a model is of no use without its tokenizer
             with contextlib.suppress(Exception):
                 loading.result().close()
             raise

@@ -132,7 +132,7 @@ def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> i
             state.tracer.close()
     logger.info("stopped")
     if state.grammars.is_compiling:
-        # It ends within its budget; nobody has to wait for that.
+        # It ends within its budget; the process need not wait for that.
         logging.shutdown()
         os._exit(0)
     return 0

@@ -166,7 +166,7 @@ def unknown_flags(settings: type[SourceSettings], arguments: Sequence[str]) -> s
 def _from_environ(environ: Mapping[str, str], name: str) -> str | None:
     value = environ.get(variable_of(name))
     # Kubernetes sets LANEWISE_PORT=tcp://10.0.0.1:8000 in every pod beside a Service called
-    # "lanewise"; that is nobody's choice of a port.
+    # "lanewise"; that is no choice of a port.
     if name == "port" and value is not None and value.startswith("tcp://"):
         return None
     return value or None  # an empty variable is how compose files and charts leave one unset

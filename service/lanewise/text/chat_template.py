@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-# Part of what a template may do: whoever renders one needs not know its engine's files.
+# Raised by rendering: code that renders a template needs no import of the engine's files.
 from lanewise.text.template_error import ChatTemplateError as ChatTemplateError
 
 if TYPE_CHECKING:

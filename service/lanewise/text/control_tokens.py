@@ -105,7 +105,7 @@ class ControlTokens:
 
     def _candidates(self, text: str, mark: str) -> Iterator[int]:
         unmarked = re.compile(f"{self._first}(?!{mark})" if mark else self._first)
-        # In pieces: nobody else has the interpreter while the next match is looked for.
+        # In pieces: no other thread has the interpreter while the next match is looked for.
         for begin in range(0, len(text), PIECE):
             for match in unmarked.finditer(text, begin, begin + PIECE):
                 start = match.start()

@@ -36,7 +36,7 @@ class Room(Protocol):
 
 
 class Unbounded:
-    """Room for anything, where there is nobody else."""
+    """Room for anything, where no other request shares it."""
 
     def keep(self, n_bytes: int) -> None:
         """Nothing is counted."""

@@ -17,7 +17,7 @@ FILES = 32
 
 
 def main() -> None:
-    """Make the tokenizer that comes first, then do what is asked until nobody can ask."""
+    """Make the tokenizer that comes first, then do what is asked until the server hangs up."""
     connection = Connection(0)
     limits = json.loads(connection.recv_bytes())
     for kind, most in (

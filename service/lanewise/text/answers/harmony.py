@@ -178,7 +178,7 @@ class HarmonyParser:
         if to.startswith(FUNCTIONS):
             self._log.start(to.removeprefix(FUNCTIONS))
             self._show = self._log.add
-        elif name == "analysis" or to:  # a tool that nobody offered: no words for the reader
+        elif name == "analysis" or to:  # a tool that was not offered: not shown
             self._begin_text("reasoning", self._show_reasoning)
         else:
             self._begin_text("content", self._show_content)

@@ -204,7 +204,7 @@ class _TaggedCallParser(CallParser):
         self._log.start(name)
         self._log.add("{")
         self._is_first = True
-        # What nobody has named is of any type.
+        # Arguments of a tool that was not offered may have any type.
         self._readers = Readers.of(self._tools[name]) if name in self._tools else UNKNOWN
         self._state = self._properties
 
