@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("native/include", "native/src", "service/lanewise", "quantizer")
-LATER = {"service/lanewise/api/": "its comments are being reworded"}
 C_FILES = {".c", ".h", ".inc", ".S"}
 VAGUE = re.compile(r"\b(?:whoever|nobody|those's)\b", re.IGNORECASE)
 BEGINNING = re.compile(r"(?:^|[.:!?]\s+)(?:Who|Whoever|Those who|Nobody)\b(?! *\?)")
@@ -79,9 +78,7 @@ def faults(name, source):
 def files(folder):
     for path in sorted((ROOT / folder).rglob("*")):
         if path.suffix in C_FILES | {".py"} and path.is_file():
-            name = path.relative_to(ROOT).as_posix()
-            if not name.startswith(tuple(LATER)):
-                yield name, path.read_text(encoding="utf-8")
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -90,13 +87,6 @@ def test_comments_name_the_thing_that_acts(folder):
     assert sources
     found = [fault for name, source in sources for fault in faults(name, source)]
     assert not found, "\n".join(found)
-
-
-def test_folders_for_later_still_need_it():
-    """A folder whose comments are done leaves the list."""
-    for folder, reason in LATER.items():
-        sources = [(path.as_posix(), path.read_text()) for path in (ROOT / folder).rglob("*.py")]
-        assert any(faults(name, source) for name, source in sources), f"{folder}: {reason}: done"
 
 
 @pytest.mark.parametrize(

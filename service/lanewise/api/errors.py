@@ -10,7 +10,7 @@ ApiError
  ├─ SlowClientError             408 slow_client
  ├─ BodyTooLargeError           413 request_too_large
  ├─ TargetTooLongError          414 uri_too_long
- ├─ ClientGoneError             499, which nobody reads
+ ├─ ClientGoneError             499, for a client that is gone
  ├─ RateLimitExceededError      429 rate_limit_exceeded, with Retry-After
  ├─ HeadTooLargeError           431 request_header_fields_too_large
  ├─ InternalError               500 internal_error
@@ -166,7 +166,7 @@ class TargetTooLongError(ApiError):
 
 
 class ClientGoneError(ApiError):
-    """Nobody waits for the answer any more."""
+    """The client does not wait for the answer any more."""
 
     status = 499
     type = "invalid_request_error"

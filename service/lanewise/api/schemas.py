@@ -27,7 +27,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class FirstProblemOnly(FailFast):
-    """A list is checked up to its first bad item: nobody reads a million messages about one."""
+    """A list is checked up to its first bad item: a million messages about one help no client."""
 
     __hash__ = object.__hash__  # typing.Union needs it
 
@@ -90,7 +90,7 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    # Fields that change nothing for us; whoever sends others is told. None: they are not looked at.
+    # Fields that change nothing for us; a client that sends others is told. None: all are passed over.
     harmless: ClassVar[frozenset[str] | None] = None
     # Fields that ask for what we lack, unless they are empty.
     lacked: ClassVar[frozenset[str]] = frozenset()

@@ -30,7 +30,7 @@ ERRORS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-# Clients send back reasoning that is signed, and drop the rest; nobody here verifies it.
+# Clients send back reasoning that is signed, and drop the rest. The server does not verify it.
 SIGNATURE = "unsigned"
 
 

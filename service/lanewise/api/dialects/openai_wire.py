@@ -113,7 +113,7 @@ class OpenAiWire(ABC):
         return token if token in self.about.ask.ending.token_ids else None
 
     def says_nothing(self, piece: Piece) -> bool:
-        """Whether no chunk is needed for a piece: it has no events, and nobody asked for more."""
+        """Whether no chunk is needed for a piece: it has no events, and no more was asked for."""
         if piece.events:  # most have some
             return False
         shown = self.about.ask.shown

@@ -1,4 +1,4 @@
-"""The one path from texts to their rows, whoever asks: tokens, queue, rows."""
+"""The one path of all endpoints from texts to their rows: tokens, queue, rows."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             await state.workers.write(size, partial(take, outputs))
             answering.end_streams(stream)
         if stream.cancelled:
-            return Response(status_code=499)  # nobody is there to read it
+            return Response(status_code=499)  # the client is gone
 
     return await state.workers.answer(
         answering.size + order.end_size,

@@ -10,7 +10,7 @@ from lanewise.api.shared.state import ServerState
 from lanewise.text.fim import FimTokens
 from lanewise.text.pieces import Bounds, Room
 
-REPOSITORY, THIS_FILE = "repository\n", "filename\n"  # nobody says what they are called
+REPOSITORY, THIS_FILE = "repository\n", "filename\n"  # requests do not say what they are called
 OTHERS = "input_extra"
 SNIPPET = "\n\n--- snippet ---\n\n"  # between files where there is no token for it
 

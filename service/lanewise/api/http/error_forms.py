@@ -1,4 +1,4 @@
-"""Which form errors have at which path, whoever finds them: middleware, router or endpoint."""
+"""Which form errors have at a path: the same from middleware, router and endpoint."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Who sends a request: API keys, which are tenants, and administrators' keys."""
+"""The sender of a request: API keys, which are tenants, and administrators' keys."""
 
 import hmac
 import secrets
@@ -20,8 +20,8 @@ class Keys:
     """Finds who has sent a key, in a time that tells nothing about the keys there are."""
 
     def __init__(self, api_keys: Iterable[str], admin_keys: Iterable[str]) -> None:
-        # Looked up by a digest that nobody outside can foresee: as good as comparing with each key
-        # in constant time, however many there are.
+        # Looked up by a digest that a client cannot foresee: as good as comparing with each key in
+        # constant time, however many there are.
         self._secret = secrets.token_bytes(32)
         self._callers: dict[bytes, Caller] = {}
         for key in api_keys:
@@ -33,7 +33,7 @@ class Keys:
             self._callers[self._digest(key.encode())] = Caller(number, True)
 
     def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Caller | None:
-        """Who sends ``Authorization: Bearer``, or else ``X-Api-Key`` as Anthropic's clients do.
+        """The caller by ``Authorization: Bearer``, or else by Anthropic's ``X-Api-Key``.
 
         None when a key is needed and there is none.
         """

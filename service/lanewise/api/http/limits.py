@@ -32,8 +32,8 @@ class Hold:
     """What one request makes the server hold; ``scope["hold"]``.
 
     Bytes of the body count as they arrive and until it is read, what is made of them from before it
-    is made to the end of the answer. Who reads the body
-    raises ``refusal()`` once it is set: nothing that comes later is kept.
+    is made to the end of the answer. The reader of the
+    body raises ``refusal()`` once it is set: nothing that comes later is kept.
     """
 
     __slots__ = ("_body", "_counted", "_is_over", "_kept", "_memory", "n_unsent", "refusal")

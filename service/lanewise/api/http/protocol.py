@@ -3,8 +3,8 @@
 uvicorn's protocol parses, queues pipelined requests and knows when an answer is complete; this adds
 what it has no limits for. Bytes of a head are counted as they arrive, whether it ever ends or not;
 heads, bodies and answers that do not move on are given up; bodies share one budget; and more
-connections than there may be are told so. Who is turned away is told with an OpenAI error object
-and may finish sending it, unread, for as long as it would have had: closed at once, the connection
+connections than there may be are told so. A client that is turned away gets an OpenAI error object
+and may finish sending, unread, for as long as it would have had: closed at once, the connection
 would be reset and the answer lost.
 """
 
@@ -111,7 +111,7 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has said all may still listen: it is answered, if it asked something.
 
-        Who is gone looks the same, but does not take what is sent.
+        A client that is gone looks the same, but does not take what is sent.
         """
         cycle = self.cycle
         if self._phase is not IDLE or cycle is None or cycle.response_complete:
@@ -122,7 +122,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _ask_whether_there(self, again_s: float) -> None:
-        """Send what clients ignore; the system tells at the next time whether nobody took it."""
+        """Send what clients ignore; the system tells at the next time whether they took it."""
         cycle = self._answering
         if self.transport.is_closing() or cycle is None or cycle.response_started:
             return
@@ -174,7 +174,7 @@ class Connection(HttpToolsProtocol):
             self._feed(data[upgrade.args[0] :])
 
     def shutdown(self) -> None:
-        """End what nobody works on: a request that is not complete is not waited for."""
+        """End a connection without work: a request that is not complete is not waited for."""
         if self._phase is BODY and not self.cycle.response_started:
             self._refuse_body(refusals.shutting_down)
         super().shutdown()
@@ -370,7 +370,7 @@ class Connection(HttpToolsProtocol):
         self._refuse_body(partial(refusals.too_slow, "body", timeout))
 
     def _refuse_body(self, refusal: Callable[[], ApiError]) -> None:
-        """Have who reads the body answer, and close; should nobody read it, the connection ends."""
+        """Have the reader of the body answer, and close; without a reader the connection ends."""
         cycle = self.cycle
         cycle.keep_alive = False
         cycle.body = bytearray()

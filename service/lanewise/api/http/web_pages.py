@@ -14,7 +14,7 @@ from lanewise.api.errors import ApiError, ForbiddenError, cut
 
 ANY = "*"
 MAX_SHOWN = 60
-# Names that nobody can register lead to no page of others; so do those without a dot.
+# Names that cannot be registered lead to no page of others; nor does a name without a dot.
 LOCAL_NAMES = ("localhost", "local", "internal")
 # Pages of this machine, and of programs that show some.
 LOCAL_ORIGIN = re.compile(
@@ -87,7 +87,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is none: an address leads where it says, whoever shows the page."""
+    """Whether a name is none: an address leads where it says, whatever page names it."""
     try:
         ip_address(name.removeprefix("[").removesuffix("]"))
     except ValueError:

@@ -13,23 +13,23 @@ TYPES = {
 
 
 class Scrapes:
-    """Answers scrapers, who need no key, at a bounded cost; nobody gets a text older than asked."""
+    """Answers scrapers, who need no key, at a bounded cost; no text is older than its request."""
 
     def __init__(self, render: Callable[[bool], bytes]) -> None:
         """``render`` makes the text, and in OpenMetrics' format if that is asked for."""
         self._render = render
-        # Of each format, begun after whoever waits for it had asked.
+        # Of each format: begun after the scrapers that wait for it had asked.
         self._next: dict[bool, asyncio.Task[bytes]] = {}
         self._turn = asyncio.Lock()
         self._made_at = 0.0
 
     async def text(self, accept: str) -> tuple[bytes, str]:
         """All metrics, and their media type, which the client's ``Accept`` decides about."""
-        # Who reads OpenMetrics says so and prefers it.
+        # A scraper that reads OpenMetrics says so and prefers it.
         open_metrics = OPEN_METRICS in accept.lower()
         if open_metrics not in self._next:
             self._next[open_metrics] = asyncio.create_task(self._make(open_metrics))
-        # Who leaves does not take it from the others.
+        # A scraper that leaves does not take it from the others.
         return await asyncio.shield(self._next[open_metrics]), TYPES[open_metrics]
 
     async def _make(self, open_metrics: bool) -> bytes:

@@ -60,7 +60,7 @@ class GrammarService:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether a thread, which nobody can stop, is at it in this process."""
+        """Whether a thread, which cannot be stopped, is at it in this process."""
         return any(thread.is_alive() for thread in list(self._threads))
 
     async def get(self, source: GrammarSource, client: int) -> tuple[CompiledGrammar, str]:
@@ -86,7 +86,7 @@ class GrammarService:
             raise
 
     async def _join(self, source: GrammarSource, client: int) -> CompiledGrammar:
-        """Compile what nobody compiles now, else wait with those who wait."""
+        """Compile the grammar, or join a compilation that is running."""
         flight = self._flights.get(source)
         if flight is None:
             flight = Flight(asyncio.create_task(self._compile(source, client)))

@@ -1,4 +1,4 @@
-"""Answers that are kept for whoever asked, to be read again and to go on from; bounded."""
+"""Answers that are kept for their clients, to be read again and to go on from; bounded."""
 
 import threading
 from collections import OrderedDict

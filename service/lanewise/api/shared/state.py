@@ -70,7 +70,7 @@ class ServerState:
     # The directory of an adapter that administrators' requests may load, by what they call it;
     # without this none can be loaded or unloaded.
     locate_adapter: Callable[[str], Path | None] | None = None
-    tracer: Tracer | None = None  # None: nobody asked for traces
+    tracer: Tracer | None = None  # None: traces are off
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again

@@ -52,7 +52,7 @@ class Workers:
         return await self._beside(pool, size, work)
 
     async def write(self, size: int, work: Callable[[], T]) -> T:
-        """The same for what goes out: it waits for nobody's prompt."""
+        """The same for what goes out: it waits for no prompt."""
         return await self._beside(self._answers, size, work)
 
     async def answer(self, size: int, make: Callable[[], str]) -> Response:

@@ -29,7 +29,7 @@ ORDERS = ("asc", "desc")
 
 
 class Exchange:
-    """One request and its answer, with what is kept for whoever asks."""
+    """One request and its answer, with what is kept for the client."""
 
     def __init__(self, state: ServerState, key: int, hold: Hold) -> None:
         self._state, self._key = state, key

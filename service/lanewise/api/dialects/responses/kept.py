@@ -19,7 +19,7 @@ AT_ONCE = 512  # items that are read and written at a time: the interpreter is f
 
 
 class Kept:
-    """The conversation before a request, and items by their ids, of whoever asks."""
+    """The conversation before a request, and items by their ids, of one client."""
 
     def __init__(self, state: ServerState, key: int, hold: Hold) -> None:
         self._responses, self._key, self._hold = state.responses, key, hold

@@ -37,7 +37,7 @@ def _untyped(value: Any) -> str:
 
 
 class InputTextPart(Strict):
-    """A text, whoever said it."""
+    """A text, of the user or of the model."""
 
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
