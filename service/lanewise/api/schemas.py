@@ -90,7 +90,7 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    # Fields that change nothing for us; a client that sends others is told. None: all are passed over.
+    # Fields that change nothing for us; a client that sends others is told. None: all may be sent.
     harmless: ClassVar[frozenset[str] | None] = None
     # Fields that ask for what we lack, unless they are empty.
     lacked: ClassVar[frozenset[str]] = frozenset()
