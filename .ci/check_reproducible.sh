@@ -17,7 +17,7 @@ same() { # FILE ARCHITECTURE
     echo "the library for $2 is the same from two folders: $(sha256sum <"$1" | cut -c1-16)"
 }
 
-installed=$(.venv/bin/python -c 'from lanewise.runtime.library import library_path; print(library_path())')
+installed=$(.venv/bin/python -c 'from lanewise.native.library import library_path; print(library_path())')
 same "$installed" x86_64
 PYTHONPATH=tests/support .venv/bin/python -c 'import native_build; native_build.arm_program("lanewise")'
 aarch64-linux-gnu-strip -o "$work/liblanewise.so" build/aarch64-tests/liblanewise.so
