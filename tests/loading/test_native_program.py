@@ -120,7 +120,11 @@ def with_attention(**changes: object) -> program.ModelConfig:
             with_layer(ffn=program.Experts(4, 2, 32, "softmax", shared_gate=True)),
             "layer 1 FFN: shared_gate is 1, must be 0 to 0",
         ),
-        (tiny(ropes=(program.Rope(1e4, 16, (1.0,)),)), "1 RoPE factors; 8, half of the dimensions"),
+        (tiny(ropes=(program.Rope(1e4, 16, (1.0,)),)), "1 RoPE factors; 8 positive finite"),
+        (
+            tiny(ropes=(program.Rope(1e4, 16, (1.0,) * 8, 1.0, (1.0,) * 7 + (0.0,), 64),)),
+            "8 RoPE factors; 8 positive finite numbers are needed, half the rotated dimensions",
+        ),
         (tiny(pooling=program.Pooling("sum")), "pooling is 'sum'; one of none, mean, cls, last"),
     ],
 )

@@ -58,7 +58,8 @@ def test_rope_factors_of_the_wrong_length_are_refused(fake, checkpoint):
     rope = Rope(10000.0, 32, (1.0, 2.0))
     checkpoint.config = dataclasses.replace(checkpoint.config, ropes=(rope,))
     with pytest.raises(
-        ModelFileError, match="2 RoPE factors; 16, half of the dimensions that turn, are needed"
+        ModelFileError,
+        match="2 RoPE factors; 16 positive finite numbers are needed, half",
     ):
         Model.load(checkpoint)
 

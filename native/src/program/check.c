@@ -1,5 +1,3 @@
-#include "program/check.h"
-
 #include <stdio.h>
 
 #include "kinds/kind.h"
@@ -66,7 +64,8 @@ static lw_status check_kv_sizes(const lw_model_config* c) {
     return LW_OK;
 }
 
-lw_status lw_check_config(const lw_model_config* c) {
+lw_status lw_program_check(const lw_model_config* c) {
+    if (c == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_program_check: config must not be NULL");
     static const lw_place model = {""};
     LW_RETURN_IF_FAILED(check_pooled(&model, c));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, 1, 1000));
@@ -90,9 +89,4 @@ lw_status lw_check_config(const lw_model_config* c) {
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind) LW_RETURN_IF_FAILED(lw_kinds[kind]->check(c, i));
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
     return check_kv_sizes(c);
-}
-
-lw_status lw_program_check(const lw_model_config* config) {
-    if (config == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_program_check: config must not be NULL");
-    return lw_check_config(config);
 }

@@ -7,7 +7,6 @@
 #include "model/model.h"
 #include "model/panels.h"
 #include "ops/math.h"
-#include "program/check.h"
 #include "program/slots.h"
 #include "status.h"
 
@@ -69,7 +68,7 @@ static bool fill_model(lw_model* model, const lw_model_config* config) {
 lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32_t n_threads, lw_model** out) {
     if (config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
-    LW_RETURN_IF_FAILED(lw_check_config(config));
+    LW_RETURN_IF_FAILED(lw_program_check(config));
     if (n_threads < 1 || n_threads > 256)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
     lw_level level;

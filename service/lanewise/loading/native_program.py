@@ -6,6 +6,7 @@ What has another form in C stands in the functions below, one statement each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -116,10 +117,10 @@ class NativeProgram:
 
     def _rope(self, rope: Rope, out: Any) -> None:
         for factors in filter(None, (rope.factors, rope.short_factors)):
-            if len(factors) != rope.rotated // 2:
+            if len(factors) != rope.rotated // 2 or not all(0 < f < math.inf for f in factors):
                 raise ModelFileError(
-                    f"{len(factors)} RoPE factors; {rope.rotated // 2}, half of the dimensions that"
-                    " turn, are needed"
+                    f"{len(factors)} RoPE factors; {rope.rotated // 2} positive finite numbers are"
+                    " needed, half the rotated dimensions"
                 )
         self._copy(rope, out)
         if rope.factors is not None:
