@@ -1,4 +1,4 @@
-"""The part of a program that those read who know nothing but layers like Llama's."""
+"""The view of a program for readers that know only layers like Llama's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lanewise.loading.program import (
 
 @dataclass(frozen=True)
 class PlainLayers:
-    """What all layers of a model have in common."""
+    """The values that all layers of a model share."""
 
     attention: Attention
     ffn: Gated
@@ -28,7 +28,7 @@ class PlainLayers:
 
 
 def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
-    """Return the layer that all are like; ModelFileError if they differ from Llama's.
+    """Return the values shared by all layers; ModelFileError if they are not like Llama's.
 
     ``who`` begins the error, such as "--gguf cannot write".
     """
@@ -45,7 +45,7 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
 
 
 def _further_kinds(config: ModelConfig) -> Iterator[str]:
-    """Name what a program has that few have, at its ends and in its layers."""
+    """Yield a program's rarer features, of the model and of its layers."""
     if config.learned_positions:
         yield "learned positions"
     if config.output_bias:
@@ -68,7 +68,7 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
 
 
 def _further_attention(attention: Attention) -> Iterator[str]:
-    """Name what attention has that few models' has."""
+    """Yield attention's rarer features."""
     if attention.latent_rank:
         yield "latent attention"
     if attention.qk_norm == "turned":
