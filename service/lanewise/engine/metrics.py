@@ -213,7 +213,7 @@ class Metrics:
         self._gpu_kv_usage = self._gauge("vllm:gpu_cache_usage_perc", f"{used} The older name.")
         self._lora_info = Gauge(
             "vllm:lora_requests_info",
-            "Adapters that requests use and wait for; the value is when that was so.",
+            "Adapters that requests use and wait for; the value is the time of the report.",
             [*self._labels, "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
             registry=self.registry,
         )
@@ -313,7 +313,7 @@ class Metrics:
         self.gemm_rows = self._counter("lanewise_gemm_rows", "Rows through GEMM.")
         self.expert_rows = self._histogram(
             "lanewise_expert_rows",
-            "Rows of each expert that some row of a step has chosen, layer by layer.",
+            "Rows routed to each expert used in a step, by layer.",
             tuple(map(float, EXPERT_ROWS)),
         )
         self.busy_seconds = self._counter(
@@ -321,22 +321,22 @@ class Metrics:
         )
         self.warm_up_seconds = self._gauge(
             "lanewise_warm_up_seconds",
-            "How long the server's own first request took; no metric of requests or steps has it.",
+            "Duration of the server's own first request, which other metrics leave out.",
         )
         self.native_seconds = self._counter(
             "lanewise_native_seconds", "Time inside the native library; a part of the busy time."
         )
         self.forced_tokens = self._counter(
             "lanewise_forced_tokens",
-            "Tokens that a grammar left no choice about: generated without a draw.",
+            "Tokens forced by a grammar: generated without a draw.",
         )
         self.mask_seconds = self._counter(
             "lanewise_grammar_mask_seconds",
-            "Time that steps waited for which tokens grammars let come; a part of the busy time.",
+            "Time that steps waited for masks of grammars; a part of the busy time.",
         )
         self.grammars = self._counters(
             "lanewise_grammars",
-            "Requests with a grammar, by what was done about it.",
+            "Requests with a grammar, by how it was obtained.",
             "result",
             ("compiled", "cached", "refused"),
         )

@@ -18,7 +18,7 @@ class StateSeries:
             return Counter(name, text, list(labels), registry=registry).labels(**labels)
 
         self._held = gauge(
-            "lanewise_state_snapshots", "Snapshots of states that prompts may go on behind."
+            "lanewise_state_snapshots", "Snapshots of states from which prompts can continue."
         )
         self._taken = counter("lanewise_state_snapshots_taken", "Snapshots of states taken.")
         self._used = counter(

@@ -29,8 +29,8 @@ ADAPTED = (
 )
 # Advice for an adapter that changes more than these matrices.
 MERGE = (
-    "what PEFT's merge_and_unload() makes of it and its model is served, as a directory of"
-    " save_pretrained()"
+    "merge it into its model with PEFT's merge_and_unload(), save the result with"
+    " save_pretrained() and serve that"
 )
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
 
@@ -57,7 +57,7 @@ def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> M
     ]
     place = "this model" if layer is None else f"layer {layer}"
     return ModelFileError(
-        f"{what} is not supported; accepted for {place} are lora_A and lora_B of what makes"
+        f"{what} is not supported; accepted for {place} are lora_A and lora_B of the modules for"
         f" {', '.join(names)}; {MERGE}"
     )
 

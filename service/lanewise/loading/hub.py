@@ -177,7 +177,7 @@ def fetch(repository: str, file: str | None) -> Path:
             "HF_HUB_OFFLINE is set and the files are not in the local cache"
             if constants.HF_HUB_OFFLINE
             else f"{constants.ENDPOINT} cannot be reached ({problem or 'it stopped answering'}) and"
-            " the files are not in the local cache; a file of yours is named by its path"
+            " the files are not in the local cache; a local file is named by its path"
         )
         raise ModelFileError(f"{repository}: {reason}") from error
     except ModelFileError:

@@ -41,9 +41,9 @@ def with_mtp(
     """
     if not family.has_mtp:
         raise ModelFileError(
-            f"{where}: a head that predicts further tokens is asked for (mtp), which is not read of"
+            f"{where}: mtp asks for a multi-token prediction head, which is not supported for"
             f" {family.name} models; accepted: qwen3_5, qwen3_5_moe, qwen3_next or glm4_moe files"
-            " that have one"
+            " with such a head"
         )
     number = config.n_layers
     named = {_usual(name, number, column): tensor for name, tensor in sources.items()}
@@ -51,15 +51,15 @@ def with_mtp(
     if projection not in named:
         own = "mtp.fc.weight or " if column == HF else ""
         raise ModelFileError(
-            f"{where}: a head that predicts further tokens is asked for (mtp), and the file was"
-            f" made without it; accepted: one that has {own}{projection}"
+            f"{where}: mtp asks for a multi-token prediction head, which this file does not have;"
+            f" accepted: a file with {own}{projection}"
         )
     own_part, second = (PREFIX if column == HF else "-"), _layer(number + 1, column)
     more = [name for name in named if name.startswith((own_part, second))]
     if more:
         raise ModelFileError(
-            f"{where}: tensor {min(more)!r} is of a second head that predicts further tokens, or"
-            " one with an embedding of its own; accepted: files with one that has the model's"
+            f"{where}: tensor {min(more)!r} belongs to a second multi-token prediction head, or to"
+            " one with its own embedding; accepted: one head that shares the model's embedding"
         )
     for copy in COPIES:
         named.pop(f"{_layer(number, column)}{copy[column]}", None)

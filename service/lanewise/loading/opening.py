@@ -43,8 +43,8 @@ def open_checkpoint(
         return open_directory(path, overrides or {}, mtp)
     if overrides:
         raise ModelFileError(
-            f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, which"
-            " says by its metadata whether it scores texts; leave them out"
+            f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, whose"
+            " metadata say whether it scores texts; leave them out"
         )
     return open_gguf(path, mtp)
 
@@ -65,13 +65,13 @@ def open_directory(
     packed, judges = is_packed(fields), is_judge(fields.values)
     if judges and sentences is not None:
         raise ModelFileError(
-            f"{path}: modules.json has it make vectors, {TOKENS} score texts; accepted: one of both"
+            f"{path}: modules.json makes vectors of texts, {TOKENS} scores; accepted: one of both"
         )
     if judges or sentences is not None:
         if mtp:
             raise ModelFileError(
-                f"{path}: a head that predicts further tokens is asked for (mtp), which models that"
-                " score or make vectors do not have; accepted: one that writes text"
+                f"{path}: mtp asks for a multi-token prediction head, which models that score texts"
+                " or make vectors do not have; accepted: a model that generates text"
             )
         mtp = False
     if packed:

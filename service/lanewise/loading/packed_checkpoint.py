@@ -51,8 +51,8 @@ def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpo
         }
         if mtp and not model_config.has_mtp:
             raise ModelFileError(
-                f"{path}: a head that predicts further tokens is asked for (mtp), and the directory"
-                " was made without it; accepted: what `lanewise pack` makes of a model that has one"
+                f"{path}: mtp asks for a multi-token prediction head, which this directory does not"
+                " have; accepted: a directory that `lanewise pack` made from a model with one"
             )
         if model_config.has_mtp and mtp is False:
             model_config, sources = without_mtp(model_config, sources)

@@ -51,12 +51,12 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
     if config.output_bias:
         yield "biases of logits"
     if config.per_layer_size:
-        yield "inputs that each layer has for itself"
+        yield "inputs of each layer"
     if config.logit_softcap:
         yield "capped logits"
     for layer in config.layers:
         if layer.wiring != "in_turn":
-            yield "an FFN beside attention"
+            yield "attention and FFN in parallel"
         if layer.no_input_norms:
             yield "layers without norms of their input"
         if layer.output_scale != 1.0:
@@ -72,7 +72,7 @@ def _further_attention(attention: Attention) -> Iterator[str]:
     if attention.latent_rank:
         yield "latent attention"
     if attention.qk_norm == "turned":
-        yield "norms of queries and keys that have turned"
+        yield "norms of queries and keys after RoPE"
     if attention.qk_norm == "layer":
         yield "LayerNorm of queries and keys"
     if attention.score_softcap:
@@ -80,11 +80,11 @@ def _further_attention(attention: Attention) -> Iterator[str]:
     if attention.qkv_clip:
         yield "clipped queries, keys and values"
     if attention.values_are_keys:
-        yield "values that are keys"
+        yield "values equal to keys"
     if attention.value_norm:
         yield "norms of values"
     if attention.kv_layer is not None:
-        yield "keys and values of other layers"
+        yield "keys and values shared by layers"
 
 
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
@@ -98,7 +98,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "encoders"
     yield from _further_kinds(config)
     if layer.result_norms:
-        yield "norms of what attention and FFN add"
+        yield "norms of the results of attention and FFN"
     if any(isinstance(other.ffn, Experts) for other in config.layers):
         yield "experts"
     if not isinstance(ffn, Experts) and (isinstance(ffn, Plain) or ffn.activation != "silu"):
@@ -118,7 +118,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     if attention.qk_norm not in ("none", "head"):
         yield "RMSNorm over whole projections"
     if attention.alibi:
-        yield "scores that fall with the distance"
+        yield "attention with ALiBi"
     if attention.output_gate or attention.head_gate:
         yield "attention with an output gate"
     if attention.sinks:

@@ -102,8 +102,8 @@ class _Builder:
         linear = self.linears[name]
         if linear.order is not None:
             raise ModelFileError(
-                f"{linear.codes.where}: layer {name!r} has inputs in the order of act-order;"
-                " accepted: g_idx in sequence, in all but the layers of attention and MLP"
+                f"{linear.codes.where}: layer {name!r} has inputs reordered by act-order;"
+                " accepted outside of attention and MLP: g_idx in sequence"
             )
         self._add([name], None, None)
 

@@ -122,8 +122,8 @@ def read_logit_score(path: Path) -> tuple[int, int] | None:
     _, default, _ = _read_config(_fields(path, (CONFIG,)), ignored=("activation_fn",))
     if default is not None:
         raise ModelFileError(
-            f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed of a model that"
-            " scores texts: requests say their instruction"
+            f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed for a model that"
+            " scores texts: requests give the instruction"
         )
     return yes, no
 

@@ -104,7 +104,7 @@ def _layer(fields: Fields) -> Layer:
     if not any(found) or set(fields.values) - set(LAYER_FIELDS) != set(filter(None, found)):
         accepted = ", ".join(" or ".join(map(repr, kinds)) for kinds in PARTS)
         raise ModelFileError(
-            f"{fields.source}: one of each of {accepted} is needed, or none of it; {AGAIN}"
+            f"{fields.source}: at most one of each of {accepted} is accepted; {AGAIN}"
         )
     attention, state, ffn = (
         None if name is None else _record(kinds[name], _object(fields, name))

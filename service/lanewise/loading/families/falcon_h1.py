@@ -155,9 +155,9 @@ def lora_values(tensors: Rearranged, config: ModelConfig) -> None:
     if config.row_multipliers is None or len(config.row_multipliers) != len(MULTIPLIED):
         where = next(iter(tensors.out.values())).where
         raise ModelFileError(
-            f"{where}: matrices of this falcon_h1 have been multiplied by what only its config.json"
-            " says, so that no adapter fits; accepted: the model's directory, and what this version"
-            " packs or quantizes of it"
+            f"{where}: the matrices of this falcon_h1 model are multiplied by factors that only its"
+            " config.json has, so no adapter fits; accepted: the model's directory, or one packed"
+            " or quantized from it by this version"
         )
     multiplied(tensors, config)
 

@@ -132,7 +132,7 @@ def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
             tensors.flatten(part)
     if remade:
         logger.info(
-            "%s: keys of %d layers are made again in Q8_0, which attn_kv_b.weight has in one with"
-            " values; a file that is converted anew has them as they were quantized",
+            "%s: keys of %d layers are converted to Q8_0, because attn_kv_b.weight has them in one"
+            " matrix with values; a newer conversion of the model avoids this",
             *(next(iter(tensors.out.values())).where, remade),
         )

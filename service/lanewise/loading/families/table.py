@@ -142,8 +142,8 @@ FAMILIES: tuple[Family, ...] = (
 # Reasons why other architectures are not supported.
 STATES, ENCODER, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
-    "its layers are not those of an encoder that is supported",
-    "its encoder is one half of a model, the other writes text",
+    "its layers differ from those of the supported encoders",
+    "it is an encoder-decoder model",
 )
 REASONS = {
     STATES: (
@@ -152,7 +152,7 @@ REASONS = {
     ),
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
-    "it sees or hears, and its text is not that of a supported family": (
+    "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
     ),
 }
