@@ -152,7 +152,9 @@ def test_a_directory_that_makes_vectors_is_no_judge(tmp_path: Path) -> None:
     }
     path = add_logit_score(write_judge(tmp_path / "m"), **files)
     open_checkpoint(path).close()
-    with pytest.raises(ModelFileError, match=r"modules\.json has it make vectors, classifier_from"):
+    with pytest.raises(
+        ModelFileError, match=r"modules\.json makes vectors of texts, classifier_from"
+    ):
         open_checkpoint(path, OVERRIDES)
 
 

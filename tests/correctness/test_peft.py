@@ -134,7 +134,7 @@ def test_what_is_refused_is_served_merged(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as caught:
         ours(base, tmp_path / "adapter")
     assert said in str(caught.value)
-    assert "merge_and_unload() makes of it and its model is served" in str(caught.value)
+    assert "merge it into its model with PEFT's merge_and_unload()" in str(caught.value)
     expected = theirs(model)
     merged = tmp_path / "merged"
     model.merge_and_unload().save_pretrained(merged)

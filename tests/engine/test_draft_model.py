@@ -159,7 +159,7 @@ def test_a_draft_model_that_fails_is_left_out(start, caplog):
     requests = [request("what now!"), request("go on")]
     assert answers(engine, *requests) == answers(plain, *requests)
     assert runner.closed
-    assert "the draft model failed, and guesses no more" in caplog.text
+    assert "the draft model failed and is no longer used" in caplog.text
 
 
 def test_closing_the_engine_closes_it(start):

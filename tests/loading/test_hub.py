@@ -261,7 +261,7 @@ def test_a_download_without_a_terminal_is_told_now_and_then(tmp_path, caplog, mo
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("", "the model's name is empty"),
+        ("", "the model name is empty"),
         ("no-such-thing", "no such file or directory; accepted are a GGUF file"),
         ("/no/such/thing", "no such file or directory"),
         ("models/a.gguf", "no such file or directory"),

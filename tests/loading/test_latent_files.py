@@ -59,7 +59,7 @@ def test_blocks_of_keys_in_one_with_values_are_turned_around(
     new = write_gguf(model, tmp_path / "new.gguf")
     caplog.set_level("INFO")
     found, plain = bytes_of(path), bytes_of(new)
-    assert "keys of 2 layers are made again in Q8_0" in caplog.text
+    assert "keys of 2 layers are converted to Q8_0" in caplog.text
     assert program_of(path) == program_of(new)
     for layer in (1, 2):
         keys, values = keys_and_values(model, weights[layer])

@@ -77,7 +77,7 @@ def test_without_an_index_the_toy_is_taken_and_a_line_says_so(caplog):
     with pytest.raises(ModelFileError, match="smollm2: the chat model cannot be had"):
         resolve_model(small_model.NAME)
     assert resolve_model(DEFAULT) == bundled_model()
-    assert "the bundled demo model is taken instead" in caplog.text
+    assert "using the bundled demo model" in caplog.text
 
 
 def test_without_space_nothing_is_downloaded(index, monkeypatch):

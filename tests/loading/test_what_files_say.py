@@ -254,7 +254,7 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("mamba2", "layers with a recurrent state"),
-        ("t5", "its encoder is one half of a model"),
+        ("t5", "it is an encoder-decoder model"),
     ],
 )
 def test_families_that_are_not_supported_say_why(name: str, reason: str, tmp_path: Path) -> None:

@@ -85,5 +85,5 @@ def test_adapters_of_experts_are_refused(module, tmp_path):
     accepted = [f"self_attn.{name}_proj" for name in "qkvo"]
     with open_checkpoint(source) as checkpoint, pytest.raises(ModelFileError) as caught:
         open_adapter(adapter, checkpoint.config)
-    assert f"lora_A and lora_B of what makes {', '.join(accepted)}; " in str(caught.value)
+    assert f"lora_A and lora_B of the modules for {', '.join(accepted)}; " in str(caught.value)
     assert module in str(caught.value)

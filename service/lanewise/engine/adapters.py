@@ -1,4 +1,4 @@
-"""LoRA adapters by name: which there are, who uses them, and when their memory is free again."""
+"""LoRA adapters by name: which are loaded, which are in use, and when their memory is freed."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ class AdapterError(Exception):
 
 
 class AdapterFileError(AdapterError):
-    """What is in its files cannot be used; the message may quote from them."""
+    """The adapter's files cannot be used; the message may quote from them."""
 
 
 class UnknownAdapterError(AdapterError):
@@ -30,9 +30,9 @@ _numbers = itertools.count(1)
 
 
 class LoadedAdapter:
-    """One adapter in memory. Each sequence holds it, and the weights go when none does any more.
+    """One adapter in memory, freed after it was unloaded and its last sequence released it.
 
-    Sequences take it on event loops and give it back on the engine's thread, between two steps.
+    Sequences acquire it on event loops and release it on the engine's thread, between two steps.
     """
 
     def __init__(self, name: str, path: str, weights: Adapter) -> None:
@@ -40,7 +40,8 @@ class LoadedAdapter:
         self.path = path
         self.weights = weights
         self.created = int(time.time())
-        # Never given twice: what one adapter computed is no other's, whatever their names.
+        # Never given twice: a new adapter of the same name must not find the old one's cached
+        # blocks.
         self.number = next(_numbers)
         self.cache_key = self.number.to_bytes(8, "little")
         self._lock = threading.Lock()
@@ -55,12 +56,12 @@ class LoadedAdapter:
             self._users += users
 
     def keep(self) -> None:
-        """Hold the adapter, which others hold already, once more."""
+        """Add a reference to an adapter that is held already."""
         with self._lock:
             self._users += 1
 
     def release(self, users: int = 1) -> None:
-        """Let it go for some sequences."""
+        """Drop the references of some sequences."""
         with self._lock:
             self._users -= users
             is_free = self._retired and self._users == 0
@@ -68,7 +69,7 @@ class LoadedAdapter:
             self.weights.close()
 
     def retire(self) -> None:
-        """Refuse new users; free it now or when the last user lets it go."""
+        """Refuse new users; free it now, or when the last user releases it."""
         with self._lock:
             is_free = not self._retired and self._users == 0
             self._retired = True
@@ -77,13 +78,13 @@ class LoadedAdapter:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether it is offered, or was and is still in use."""
+        """Whether its weights are in memory: loaded, or unloaded and still in use."""
         return not self._retired or self._users > 0
 
 
 @contextmanager
 def holding(adapter: LoadedAdapter | None, users: int) -> Iterator[None]:
-    """Acquire the adapter of some sequences, if they have one, and keep it unless this fails."""
+    """Acquire an adapter for some sequences; release it again if the block raises."""
     if adapter is None:
         yield
         return
@@ -96,7 +97,7 @@ def holding(adapter: LoadedAdapter | None, users: int) -> Iterator[None]:
 
 
 class Adapters:
-    """The adapters of one model, at most ``limit`` in memory, those still in use included."""
+    """The adapters of one model: at most ``limit`` in memory, unloaded ones in use included."""
 
     def __init__(self, load: Callable[[str], Adapter], limit: int) -> None:
         self._load = load
@@ -111,11 +112,11 @@ class Adapters:
         return self._by_name.get(name)
 
     def all(self) -> list[LoadedAdapter]:
-        """Those that requests may name, in the order they were loaded."""
+        """The adapters that requests may name, in the order they were loaded."""
         return list(self._by_name.values())
 
     def load(self, name: str, path: str) -> LoadedAdapter:
-        """Load the adapter at ``path`` and give it a name that none has; takes a while."""
+        """Load the adapter at ``path`` under an unused name; AdapterError if refused. Slow."""
         with self._lock:
             if name in self._by_name or name in self._loading:
                 raise AdapterError(f"the adapter {name!r} has already been loaded")
@@ -138,7 +139,7 @@ class Adapters:
         return loaded
 
     def unload(self, name: str) -> None:
-        """Take a name back: new requests cannot use it, running ones end as they would have."""
+        """Unload: new requests cannot name it, running ones finish with it. UnknownAdapterError."""
         with self._lock:
             if name not in self._by_name:
                 raise UnknownAdapterError(f"the adapter {name!r} is not loaded")
@@ -147,6 +148,6 @@ class Adapters:
         gone.retire()
 
     def close(self) -> None:
-        """Unload all of them."""
+        """Unload all adapters."""
         for adapter in self.all():
             self.unload(adapter.name)

@@ -1,4 +1,4 @@
-"""The door: counts what was accepted and has not ended, and turns away what would be too much."""
+"""Admission: counts requests accepted and not ended, and refuses what is too much."""
 
 import math
 import threading
@@ -11,11 +11,11 @@ from lanewise.engine.stream import EngineStoppedError, QueueFullError
 
 RATE_WINDOW_S = 30.0
 MAX_RETRY_S = 60
-RESERVED = 1 / 8  # of both limits, that each client has though others take all there is
+RESERVED = 1 / 8  # share of both limits that every client may use while other clients fill the rest
 
 
 class Rate:
-    """How much of something happens each second, over about the last half minute."""
+    """An amount per second, averaged over about the last half minute."""
 
     def __init__(self) -> None:
         self._amount = 0.0
@@ -23,14 +23,14 @@ class Rate:
         self._last = 0.0
 
     def note(self, amount: float, now: float) -> None:
-        """So much has happened."""
+        """Note that ``amount`` has happened."""
         if self._first is None:
             self._first = self._last = now
         self._amount = self._amount * self._decay(now - self._last) + amount
         self._last = now
 
     def seconds_for(self, amount: float, now: float) -> float:
-        """How long that much takes; infinite while nothing was measured."""
+        """Seconds that ``amount`` takes at this rate; infinite before the first measurement."""
         age = 0.0 if self._first is None else now - self._first
         if age <= 0 or not self._amount:
             return math.inf
@@ -44,11 +44,11 @@ class Rate:
 
 
 class Admission:
-    """Takes requests in until their number or their prompts are too many; any thread may call it.
+    """Accepts requests until one of two limits is reached; any thread may call it.
 
-    ``max_sequences`` may run or wait; prompts that wait hold at most ``max_queued_tokens``, but a
-    prompt that waits alone may have any length, or it could never be answered. What one client has
-    taken keeps no other out: each may always have an eighth of both limits.
+    At most ``max_sequences`` run or wait. Waiting prompts hold at most ``max_queued_tokens``, but a
+    prompt that waits alone may have any length, or it could never be answered. Every client may
+    always use an eighth of both limits, whatever the other clients have taken.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Admission:
         counted: str = "sequences",
         read: str = "prompts",
     ) -> None:
-        self._counted, self._read = counted, read  # what messages call them
+        self._counted, self._read = counted, read  # nouns for error messages
         self._max_sequences = max_sequences
         self._max_queued_tokens = max_queued_tokens
         self._rejected = metrics.rejected
@@ -78,7 +78,7 @@ class Admission:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of prompts that have not been run yet."""
+        """Tokens of prompts that have not begun to run."""
         return self._queued_tokens.total()
 
     def open(self) -> None:
@@ -86,7 +86,7 @@ class Admission:
         self._accepting = True
 
     def close(self, why: str | None = None) -> None:
-        """Turn everything away from now on."""
+        """Refuse every request from now on."""
         with self._lock:
             self._accepting = False
             self.why_closed = why or self.why_closed
@@ -94,9 +94,10 @@ class Admission:
     def enter(
         self, client: int, n_sequences: int, n_tokens: int, accept: Callable[[], None]
     ) -> None:
-        """Count sequences with prompts of ``n_tokens`` in all and accept them, or raise.
+        """Count sequences and accept them, or raise QueueFullError or EngineStoppedError.
 
-        ``accept`` is called inside the lock: what it does is done before ``close`` returns.
+        ``n_tokens`` is the sum over their prompts. ``accept`` runs inside the lock, so that it has
+        ended before ``close`` returns.
         """
         with self._lock:
             if not self._accepting:
@@ -109,20 +110,20 @@ class Admission:
             accept()
 
     def note_started(self, client: int, n_tokens: int, now: float) -> None:
-        """A prompt waits no more."""
+        """A prompt has begun to run."""
         with self._lock:
             self._queued_tokens[client] -= n_tokens
             self._started.note(n_tokens, now)
 
     def note_ended(self, client: int, n_queued_tokens: int, now: float) -> None:
-        """A sequence has ended, with a prompt of so many tokens if it was still waiting."""
+        """A sequence has ended; ``n_queued_tokens`` is its prompt's size if it never ran."""
         with self._lock:
             self._unfinished[client] -= 1
             self._queued_tokens[client] -= n_queued_tokens
             self._ended.note(1, now)
 
     def retry_after_s(self) -> int:
-        """Whole seconds until a sequence will have ended."""
+        """Whole seconds until a sequence is expected to end."""
         with self._lock:
             return self._whole_seconds(self._ended, 1)
 

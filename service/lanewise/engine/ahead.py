@@ -1,10 +1,10 @@
 """Steps that run while the next one is planned.
 
-Between two steps there is work for every sequence: its token is put behind its text and sent, and
-the next batch is made. On many cores, where a step takes a few milliseconds, that would be a good
-part of the time, and more whenever the event loop has the interpreter just then. So the next step
-is begun before the one before it has ended: all about it is known but the tokens drawn last, which
-the library puts in itself. Where they end an answer, its row of the next step is computed in vain.
+Between two steps each sequence's new token is appended and sent, and the next batch is made. On
+many cores, where a step takes a few milliseconds, that is a good part of the time, and more while
+the event loop holds the interpreter. So the next step is begun before the current one ends. All of
+its inputs are known but the tokens still being drawn, which the library fills in. Where such a
+token ends an answer, its row of the next step is computed in vain.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.step import Copies, Step
 from lanewise.engine.tracking import Job
 
-# A step is planned so long before the one that runs is expected to end: what comes until then is
-# part of it. The second is a part of that step's time.
+# A step is planned this long before the running one should end, so that late requests are in it:
+# LEAD_S seconds or LEAD_SHARE of the running step's time, whichever is longer.
 LEAD_S, LEAD_SHARE = 0.010, 0.2
 
 
@@ -31,24 +31,24 @@ class StepInFlight:
     step: Step
     n_rows: int
     work: Work
-    began: float  # at the earliest
-    expected_s: float  # that it takes; 0 = not known
-    adapters: Items[LoadedAdapter]  # held until it has run, even if their requests are cancelled
-    copies: Copies  # that it makes
+    began: float  # the earliest time at which it can have begun
+    expected_s: float  # predicted duration; 0 = unknown
+    adapters: Items[LoadedAdapter]  # held until the step has run, even if requests are cancelled
+    copies: Copies  # made by this step
 
     def let_go(self) -> None:
-        """It has run, or never will."""
+        """Release the adapters: the step has run or never will."""
         for adapter in self.adapters:
             adapter.release()
 
     def time_left(self, now: float) -> float:
-        """Seconds until it is time to plan the next one."""
+        """Seconds until the next step should be planned."""
         lead_s = max(LEAD_S, LEAD_SHARE * self.expected_s)
         return self.began + self.expected_s - lead_s - now
 
 
 def keep_adapters(step: Step) -> list[LoadedAdapter]:
-    """Keep the adapters of a step's sequences, which are in use, in memory."""
+    """Add a reference to each adapter of a step, so that none is freed before the step has run."""
     named = [turn.sequence.request.adapter for turn in step.turns]
     adapters = {one for one in named if one is not None}
     for adapter in adapters:
@@ -57,9 +57,9 @@ def keep_adapters(step: Step) -> list[LoadedAdapter]:
 
 
 def can_run_ahead(step: Step, jobs: Mapping[Sequence, Job]) -> bool:
-    """Whether all that a step needs to know of tokens still to be drawn is which they are.
+    """Whether the step needs no more of the tokens still to be drawn than the library fills in.
 
-    Grammars and scores of prompts need the tokens themselves, before the step begins.
+    Grammars and scores of prompts need these tokens in Python, before the step begins.
     """
     for turn in step.turns:
         sequence = turn.sequence

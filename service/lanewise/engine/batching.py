@@ -1,4 +1,4 @@
-"""Turns a step into the arrays that the model reads and the draws that follow."""
+"""Turns a step into the arrays that the model reads, and the draws that follow."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -20,7 +20,7 @@ def make_batch(
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
 
-    ``copies`` are made before all else.
+    ``copies`` of blocks and states are made before the batch runs.
     """
     token_ids: list[int] = []
     query_start = [0]
@@ -69,7 +69,7 @@ def make_batch(
 
 
 def _adapters_of(step: Step) -> list[Adapter | None] | None:
-    """The adapter of each sequence; None without any."""
+    """The adapter of each sequence; None if no sequence has one."""
     adapters = [turn.sequence.request.adapter for turn in step.turns]
     if not any(adapters):
         return None
@@ -77,10 +77,10 @@ def _adapters_of(step: Step) -> list[Adapter | None] | None:
 
 
 def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
-    """What each turn of a step got: scores of prompt tokens, then tokens of the answer, in order.
+    """The results of each turn: scores of prompt tokens, then tokens of the answer, in order.
 
-    Of the latter there are several when guesses came true. Behind a draw that failed, of which the
-    turn has the error then, there is nothing.
+    A turn has several answer tokens when guesses came true. If a draw failed, the turn's results
+    end before it and ``turn.error`` is set.
     """
     results: list[Items[Sampled]] = []
     first = 0
@@ -99,7 +99,7 @@ def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
 
 
 def _that_hold(turn: Turn, drawn: Items[Sampled]) -> Items[Sampled]:
-    """The tokens drawn up to the first that failed, is not as guessed, or ends the answer."""
+    """The tokens drawn, up to the first that failed, differs from the guess or ends the answer."""
     stops = turn.sequence.request.params.stop_token_ids
     for count, (one, guessed) in enumerate(zip(drawn, turn.draft, strict=False), start=1):
         if one.error is not None or one.token != guessed or one.token in stops:

@@ -1,4 +1,4 @@
-"""What an engine may use, and what it may keep its users waiting for."""
+"""What an engine may use, and how long its users may wait."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ class SchedulerConfig:
     max_step_tokens: int
     max_step_logits: int
     max_model_len: int
-    prefix_cache: bool = True  # sequences read the blocks of others that begin alike
-    # Tokens that each sees, its own included, in the layers of each group; None = all.
+    prefix_cache: bool = True  # sequences reuse blocks of other sequences with the same beginning
+    # Tokens that each token attends to in each group of layers, itself included; None = all.
     windows: tuple[int | None, ...] = (None,)
-    # Places for snapshots of states; None where no layer of the model keeps one.
+    # Places for snapshots of recurrent states; None if no layer of the model has a state.
     n_snapshots: int | None = None
-    snapshot_blocks: int = 8  # between two snapshots of an answer
+    snapshot_blocks: int = 8  # blocks between two snapshots of an answer
 
     def __post_init__(self) -> None:
-        # Every running sequence can then take part in every step, so none waits for another's end.
+        # Then every running sequence can have a row in every step, and none waits for another's
+        # end.
         for name in ("max_step_tokens", "max_step_logits"):
             if getattr(self, name) < self.max_seqs:
                 raise ValueError(
@@ -32,33 +33,33 @@ class SchedulerConfig:
 
     @property
     def kv_windows(self) -> Windows:
-        """Which blocks sequences hold."""
+        """The windows of all groups of layers, which decide what blocks a sequence holds."""
         return Windows.for_steps(self.windows, self.max_step_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(SchedulerConfig):
-    """What the engine may use."""
+    """Everything that an engine is configured with."""
 
     n_blocks: int
     vocab_size: int
-    unused_ids: Items[int] = ()  # rows of the vocabulary that are no token; never drawn
+    unused_ids: Items[int] = ()  # vocabulary rows that are no token; never drawn
     max_seqs: int = 64
     max_step_tokens: int = 512
     max_step_logits: int = 128
     max_queued_requests: int = 256
     max_queued_tokens: int = 1 << 20  # of prompts
-    queue_timeout_s: float = 0.0  # 0 = none, as for the next two
+    queue_timeout_s: float = 0.0  # 0 = none; so for the next two
     request_timeout_s: float = 0.0
     itl_target_s: float = 0.0
-    max_draft: int = 0  # guessed tokens of one sequence in one step at most; 0 = no speculation
-    # A step is begun before the one before it has ended if that one takes as long as this.
+    max_draft: int = 0  # most guessed tokens of one sequence in one step; 0 = no speculation
+    # Shortest duration of a step during which the next one is begun.
     min_ahead_s: float = 0.0
-    has_spare_cpu: bool = False  # that steps leave to others: masks may be filled while they run
+    has_spare_cpu: bool = False  # steps leave a CPU idle, on which masks may be filled
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The oldest sequence must be able to reach its end alone, or it could never be served.
+        # The oldest sequence must be able to finish with all blocks, or it could never be served.
         longest = self.kv_windows.longest(self.n_blocks, self.max_model_len)
         if self.max_model_len > longest:
             raise ValueError(

@@ -18,48 +18,48 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Processor time for each token of each sequence; ordinary grammars take a tenth of it, and the
-# library's limits allow thirty times as much. What is more adds up, what is less is taken off.
+# Processor time allowed for each token. Ordinary grammars take a tenth of it; the library's limits
+# allow thirty times as much. Time above it adds to a debt, time below it reduces the debt.
 TOKEN_S = 0.003
-MAX_DEBT_S = 0.25  # of all texts of a grammar
-# Of rules that can be read in many ways the cost grows with the text, slowly and then at once: what
-# is many times a text's first tokens' is too much before it is that much.
+MAX_DEBT_S = 0.25  # the largest debt of a grammar, over all of its sequences
+# Ambiguous rules cost more as the text grows, slowly at first and then suddenly. So after FIRST
+# tokens the allowance is GROWTH times the mean cost of the first ones, but at least LEAST_S.
 FIRST, GROWTH, LEAST_S = 32, 4, 0.001
-# How much of what a text's token took is still expected of the next one: heavy ones come in rows.
+# The expected cost of a token falls by this factor each token: expensive tokens come in rows.
 KEPT = 0.8
-# What one look at the clock may count: a guest takes the time that its host stopped it for as
-# processor time, and no grammar is condemned for that. One that is heavy is so again and again.
+# The most that one measurement counts. On a virtual machine, time for which the host stopped the
+# guest looks like processor time; a grammar that is really too heavy exceeds its allowance often.
 MAX_LOOK_S = 0.03
 TOO_HEAVY = f"the grammar takes more than {1000 * TOKEN_S:g} ms for a token again and again"
 _ALL = np.uint32(0xFFFF_FFFF)
 
 
 class ConstraintError(EngineError):
-    """A sequence cannot go on within its grammar; the message is fit for its client."""
+    """A sequence cannot continue within its grammar; the message may be sent to the client."""
 
 
 class Constraint:
     """The state of one sequence's grammar, a function of the sequence's own tokens alone.
 
-    Where the grammar leaves only one way to go on, the tokens of that way are not drawn: they are
-    appended at once, and the model sees them together with the token before. With
-    log-probabilities the same tokens go through the model one at a time, because each has one.
+    Where the grammar allows only one continuation, its tokens are not drawn: they are appended at
+    once and run through the model together with the token before. With log-probabilities they run
+    one at a time, because each token has its own.
 
-    ``allowed`` is the request's own mask. Tokens that end the text come where the grammar may end
-    and nowhere else, so that what ends by itself obeys the grammar.
+    ``allowed`` is the request's own mask. Tokens that end the text are allowed only where the
+    grammar may end, so an answer that ends by itself obeys the grammar.
     """
 
     def __init__(
         self, grammar: Grammar, params: SamplingParams, allowed: NDArray[np.uint32] | None
     ) -> None:
         self._grammar = grammar
-        self._matcher: Matcher  # from ``begin`` on
+        self._matcher: Matcher  # set by ``begin``
         self.mask = np.zeros(grammar.mask_words, dtype=np.uint32)  # of the next draw
         self._address, self._n_bytes = self.mask.ctypes.data, self.mask.nbytes
         n_words = len(self.mask)
         self._eos = _bits(grammar.eos_ids, n_words)
         self._stops = _bits(params.stop_token_ids, n_words)
-        # Tokens that the request lets be text; None if that is up to the grammar alone.
+        # Tokens that the request allows as text; None if only the grammar decides.
         self._text: NDArray[np.uint32] | None = None
         same_ends = params.stop_token_ids == frozenset(grammar.eos_ids)
         if allowed is not None or params.min_tokens or not same_ends:
@@ -68,21 +68,21 @@ class Constraint:
             # The matcher's masks may be a word longer than the model's vocabulary.
             padded = np.pad(allowed, (0, max(0, n_words - len(allowed))))[:n_words]
             self._text = padded & ~(self._eos | self._stops)
-        # A token that the request has a word about is drawn, even where it seems to be forced.
+        # Stop tokens and tokens with a bias are always drawn, even where the grammar forces them.
         self._never_forced = params.stop_token_ids.union(token for token, _ in params.logit_bias)
         self._one_at_a_time = params.logprobs is not None
-        self._coming: deque[int] = deque()  # forced tokens that are to be drawn
-        self.unsent: list[int] = []  # forced tokens that come before the first draw
+        self._coming: deque[int] = deque()  # forced tokens to be drawn one by one
+        self.unsent: list[int] = []  # forced tokens before the first draw, not yet sent
         self.finished = False
-        self.may_stop = True  # whether the next draw may end an answer that could go on
-        self._failure: ConstraintError | None = None  # of the last mask
-        self._n_weighed, self._first_s = 0, 0.0  # of the first tokens
-        self._spent_s = 0.0  # since the token before the last one
+        self.may_stop = True  # whether the next draw may end an answer that could also continue
+        self._failure: ConstraintError | None = None  # raised by ``complete``
+        self._n_weighed, self._first_s = 0, 0.0  # count and seconds of the first FIRST tokens
+        self._spent_s = 0.0  # since the last call of ``complete``
         self._numbers = grammar.numbers
-        self._end = b"" if self._numbers is None else self._numbers.start  # of the text so far
+        self._end = b"" if self._numbers is None else self._numbers.start  # of the text
 
     def begin(self, room: int) -> list[int]:
-        """The tokens that every answer begins with, at most ``room``."""
+        """The tokens that every answer begins with, or ConstraintError for a heavy grammar."""
         if self._grammar.debt_s > MAX_DEBT_S:
             raise ConstraintError(TOO_HEAVY)
         began = time.thread_time()
@@ -100,10 +100,10 @@ class Constraint:
     def complete(
         self, sequence: Sequence, drawn: Sampled | None
     ) -> tuple[list[Sampled], int, str | None]:
-        """Append what must follow the token drawn last, which the sequence has already.
+        """Append the tokens that must follow the drawn one, which the sequence has already.
 
-        Returns all tokens that are new to the client, how many of them were forced, and why the
-        sequence ends if it does; ConstraintError if no token could come.
+        Returns all tokens that are new to the client, how many of them were forced, and the finish
+        reason or None. ConstraintError if no token was possible.
         """
         if self._failure is not None:
             raise self._failure
@@ -124,12 +124,12 @@ class Constraint:
         return tokens, len(forced) + len(after), reason
 
     def take(self, token: int, room: int) -> list[int]:
-        """Note the token drawn last; return those that must follow it, at most ``room``."""
+        """Accept the drawn token; return the tokens that must follow it, at most ``room``."""
         if self._coming:
             self._coming.popleft()
             self.finished = not self._coming and self._matcher.is_stopped()
             return []
-        if self.finished:  # what was drawn is the end
+        if self.finished:  # the token drawn ends the text
             return []
         began = time.thread_time()
         if not self._matcher.consume_token(token):
@@ -140,7 +140,7 @@ class Constraint:
         return tokens
 
     def _jump(self, room: int, done: Items[int] = ()) -> list[int]:
-        """Take what is forced, at most ``room`` tokens with those that are done already."""
+        """Accept forced tokens, at most ``room`` with those in ``done``."""
         tokens = list(done)
         while len(tokens) < room and not self._matcher.is_stopped():
             forced = self._forced(room - len(tokens))
@@ -180,9 +180,9 @@ class Constraint:
         return self._coming[0] if self._coming else -1
 
     def fill_mask(self) -> None:
-        """Compute the mask of the next draw, on any thread, until ``complete`` is called.
+        """Compute the mask of the next draw; any thread may, before ``complete`` is called.
 
-        If no token may come, any can be drawn: what is drawn then counts for nothing.
+        If no token is possible, the mask allows all: ``complete`` then raises and drops the draw.
         """
         if self._coming:
             return
@@ -196,7 +196,7 @@ class Constraint:
         self._weigh(began, 1)
         if self._matcher.is_error():
             self._fail(f"the grammar cannot go on: {self._reason()}")
-        elif self._matcher.is_stopped():  # found only now: nothing but the end may come
+        elif self._matcher.is_stopped():  # the matcher notices only now: only an end may follow
             self.finished = True
         elif self._text is not None:
             self._apply_request(self._text)
@@ -215,11 +215,11 @@ class Constraint:
 
     def _fail(self, message: str) -> None:
         self._failure = ConstraintError(message)
-        self.mask.fill(_ALL)  # an empty one would be an error of the draw
+        self.mask.fill(_ALL)  # an empty mask would make the draw itself fail
 
     def _weigh(self, began: float, n_tokens: int) -> None:
         grammar = self._grammar
-        if grammar.debt_s <= MAX_DEBT_S:  # else it stays what it is
+        if grammar.debt_s <= MAX_DEBT_S:  # a grammar over its limit stays refused
             took = min(time.thread_time() - began, MAX_LOOK_S)
             self._spent_s += took
             each = TOKEN_S
@@ -231,7 +231,7 @@ class Constraint:
             grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * each)
 
     def _reason(self) -> str:
-        # Only the first line: the rest shows the library's state.
+        # Only the first line: the rest shows the library's internal state.
         return (self._matcher.get_error() or self._matcher.stop_reason()).splitlines()[0]
 
 

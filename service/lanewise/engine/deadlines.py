@@ -10,35 +10,35 @@ from lanewise.engine.stream import EngineError, QueueTimeoutError, TimeLimitErro
 
 
 class Timed(Protocol):
-    """What is known of a request."""
+    """A request, as far as time limits need it."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs or waits any more."""
+        """Whether all of its sequences have ended."""
 
     @property
     def has_started(self) -> bool:
-        """Whether it has waited long enough to be run."""
+        """Whether it has begun to run, so that the queue's limit no longer applies."""
 
 
 Request = TypeVar("Request", bound=Timed)
 
 
 class Deadlines(Generic[Request]):
-    """A limit of time after arrival that is the same for all requests; 0 is no limit."""
+    """One time limit for all requests, counted from arrival; 0 is no limit."""
 
     def __init__(self, limit_s: float, is_over: Callable[[Request], bool]) -> None:
         self.limit_s = limit_s
-        self._is_over = is_over  # whether a request need not be looked after any more
-        self._requests: deque[tuple[float, Request]] = deque()  # by arrival
+        self._is_over = is_over  # whether a request needs no watching any more
+        self._requests: deque[tuple[float, Request]] = deque()  # in order of arrival
 
     def add(self, request: Request, arrived: float) -> None:
-        """Look after a request that arrived after all others."""
+        """Watch a request; it must have arrived after all earlier ones."""
         if self.limit_s:
             self._requests.append((arrived, request))
 
     def missed(self, now: float) -> Iterator[Request]:
-        """The requests that should have been over by now, each once."""
+        """The requests that have exceeded the limit, each once."""
         while self._requests:
             arrived, request = self._requests[0]
             is_over = self._is_over(request)
@@ -63,14 +63,14 @@ class TimeLimits(Generic[Request]):
         self._rejected = metrics.rejected
 
     def add(self, request: Request, arrived: float) -> None:
-        """Look after a request that arrived after all others."""
+        """Watch a request; it must have arrived after all earlier ones."""
         self._in_queue.add(request, arrived)
         self._in_work.add(request, arrived)
 
     def late(self, now: float) -> Iterator[tuple[Request, EngineError]]:
-        """The requests that have waited or run for longer than they may, and what to say of it.
+        """The requests that have waited or run too long, each with its error.
 
-        Each is to be ended before the next is asked for.
+        The caller ends each request before it asks for the next.
         """
         for request in self._in_queue.missed(now):
             self._rejected["queue_timeout"].inc()

@@ -1,4 +1,4 @@
-"""Carries a step's outputs to the event loops of those who asked."""
+"""Carries a step's outputs to the event loops of the requests."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ Call = tuple[Callback, tuple[Any, ...]]
 def deliver(
     job: Job, drawn: Items[Sampled | None], prompt_scores: Items[Sampled], reason: str | None
 ) -> None:
-    """Hand over what a step has for one sequence, on the event loop.
+    """Give one sequence its outputs of a step; runs on the event loop.
 
-    The outputs are made here: the engine's thread has other things to do between two steps, and
-    here the model computes.
+    The outputs are made here, while the model computes, to keep the engine's thread free between
+    two steps.
     """
     sequence = job.sequence
     outputs = [TokenOutput(job.index, one, None, sequence.n_reused) for one in drawn]
@@ -36,21 +36,21 @@ def deliver(
 
 
 class Outbox:
-    """What is to be delivered next; each event loop is woken once for all its requests."""
+    """Callbacks to run on event loops; each loop is woken once for all of its requests."""
 
     def __init__(self) -> None:
         self._loops: defaultdict[asyncio.AbstractEventLoop, list[Call]] = defaultdict(list)
 
     def add(self, loop: asyncio.AbstractEventLoop, callback: Callback, *arguments: Any) -> None:
-        """Have ``callback(*arguments)`` called on an event loop, behind what was added before."""
+        """Queue ``callback(*arguments)`` for an event loop, after earlier ones."""
         self._loops[loop].append((callback, arguments))
 
     def send(self) -> None:
-        """Wake the event loops that get something."""
+        """Wake each event loop that has queued callbacks."""
         for loop, calls in self._loops.items():
             try:
                 loop.call_soon_threadsafe(_make, calls)
-            except RuntimeError:  # the loop was closed: no reader waits
+            except RuntimeError:  # the loop is closed, so no reader waits
                 logger.warning("%d outputs lost their event loop", len(calls))
         self._loops.clear()
 

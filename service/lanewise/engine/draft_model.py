@@ -1,9 +1,9 @@
-"""A small model of the same vocabulary that guesses what the large one will say.
+"""A small model with the same vocabulary that guesses the large model's next tokens.
 
-Its keys and values lie in blocks of the same numbers as the large model's, in a cache of its own,
-with all layers of either in one group: a sequence that has blocks there has them here, and none is
-counted twice. It reads a text only when it is to guess, and draws as the request asks with the same
-random numbers: the more alike the models, the more often both draw the same token.
+Its KV cache has as many blocks as the large model's, and a sequence uses the same block numbers in
+both; each model has all layers in one group. The draft model reads a text only when it is to guess,
+and draws as the request asks, with the same random numbers. So the more alike the models are, the
+more often both draw the same token.
 """
 
 import time
@@ -28,12 +28,12 @@ class Reader:
 
     sampling: Sampling
     n_read: int = 0  # tokens whose keys and values are in its cache
-    n_preempted: int = 0  # of the sequence, when they were put there
+    n_preempted: int = 0  # the sequence's count of preemptions when these were written
 
 
 @dataclass(slots=True)
 class _Run:
-    """One sequence that is being guessed."""
+    """One sequence for which tokens are guessed."""
 
     sequence: Sequence
     reader: Reader
@@ -42,27 +42,27 @@ class _Run:
 
 
 class Drafter(Protocol):
-    """Something that guesses for many sequences at once: a model, or a head of the model."""
+    """Something that guesses for many sequences at once: a draft model, or a head of the model."""
 
     costs: RowCosts
 
     def reader(self, sequence: Sequence) -> Reader:
-        """For a sequence that may be guessed."""
+        """A new reader for a sequence that may be guessed for."""
 
     def room(self, sequence: Sequence) -> int:
-        """Most tokens that can be guessed now."""
+        """How many tokens can be guessed now."""
 
     def guess(
         self, wanted: Items[tuple[Sequence, Reader, int]], block_tables: NDArray[np.uint32]
     ) -> list[list[int]]:
-        """At most so many tokens for each sequence, whose blocks have room for them."""
+        """Up to the wanted number of tokens for each sequence; its blocks must have room."""
 
     def close(self) -> None:
         """Free everything."""
 
 
 def draft_sampling(sequence: Sequence, usable: NDArray[np.uint32], vocab_size: int) -> Sampling:
-    """How guesses for a sequence are drawn: as its request asks, of ``usable`` tokens."""
+    """How guesses for a sequence are drawn: as its request asks, among ``usable`` tokens."""
     params, mask = sequence.request.params, usable
     if params.allowed_token_ids is not None:
         ids = [one for one in params.allowed_token_ids if one < vocab_size]
@@ -79,7 +79,7 @@ def draft_sampling(sequence: Sequence, usable: NDArray[np.uint32], vocab_size: i
 
 
 def settle(sequence: Sequence, reader: Reader) -> None:
-    """After the large model's step: what was guessed wrong is no part of the text it has read."""
+    """After the large model's step: no longer count wrong guesses as read."""
     reader.n_read = min(reader.n_read, len(sequence.tokens) - 1)
 
 
@@ -97,22 +97,23 @@ class DraftModel:
         prefix_cache: bool,
         n_blocks: int,
     ) -> None:
-        """``usable_ids`` are tokens of both models; ``vocab_size`` counts the draft's rows."""
+        """``usable_ids`` are tokens of both models; ``vocab_size`` is of the draft's logits."""
         self.costs = RowCosts()
         self._runner = runner
         self._vocab_size = vocab_size
         self._mask = allowed_mask(vocab_size, usable_ids)
         self._context_length = context_length
         self._max_step_tokens = max_step_tokens
-        # What each block holds here, if it is full; the large model's cache may hold more.
+        # The key of the text in each full block of this cache; the large model's may hold more
+        # blocks.
         self._keys: list[Key | None] | None = [None] * n_blocks if prefix_cache else None
 
     def reader(self, sequence: Sequence) -> Reader:
-        """For a sequence that may be guessed."""
+        """A new reader for a sequence that may be guessed for."""
         return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
     def room(self, sequence: Sequence) -> int:
-        """Most tokens that can be guessed before the draft model's context ends."""
+        """How many tokens can be guessed before the draft model's context ends."""
         return max(0, self._context_length - len(sequence.tokens))
 
     def guess(
@@ -120,10 +121,9 @@ class DraftModel:
         wanted: Items[tuple[Sequence, Reader, int]],
         block_tables: NDArray[np.uint32],
     ) -> list[list[int]]:
-        """So many tokens for each sequence, whose blocks have room for them.
+        """Up to the wanted number of tokens for each sequence; its blocks must have room.
 
-        A text that is long and new is read in pieces, one with each call, and has no guess before
-        it is read.
+        A long new text is read in chunks, one a call, and gets no guess before its last chunk.
         """
         runs = [_Run(*one) for one in wanted]
         for run in runs:
@@ -148,7 +148,7 @@ class DraftModel:
                 reader.n_read += BLOCK_TOKENS
 
     def _read(self, runs: list[_Run], block_tables: NDArray[np.uint32]) -> list[_Run]:
-        """Read what is new, and guess one token of those that are read to their end."""
+        """Read each text's new tokens; draw a guess for each text that is read to its end."""
         left = self._max_step_tokens
         parts, drawing = [], []
         for run in runs:
@@ -197,7 +197,7 @@ class DraftModel:
             for run, part in parts:
                 first, end = run.reader.n_read, run.reader.n_read + len(part)
                 for index in range(first // BLOCK_TOKENS, (end - 1) // BLOCK_TOKENS + 1):
-                    self._keys[run.sequence.tables[0].blocks[index]] = None  # it is written to
+                    self._keys[run.sequence.tables[0].blocks[index]] = None  # it is overwritten
         sampled = self._runner.step_and_draw(batch, draws)
         raise_failed(sampled)
         for run, part in parts:
@@ -207,7 +207,7 @@ class DraftModel:
         self.costs.note(len(token_ids), time.perf_counter() - began)
 
     def _keep(self, sequence: Sequence, reader: Reader) -> None:
-        """Note which blocks hold what the text says."""
+        """Note the keys of the blocks that are full now."""
         if self._keys is not None:
             full = reader.n_read // BLOCK_TOKENS
             for index in range(full - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""What operators see of texts that a model makes vectors or scores of."""
+"""Metrics of texts that a model turns into vectors or scores."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -8,7 +8,7 @@ MOST_TEXTS = 100_000
 
 
 class EncodingSeries:
-    """Series of every server; those of one whose model writes text stay at 0."""
+    """Series that every server exports; they stay 0 where the model generates text."""
 
     def __init__(self, labels: dict[str, str], registry: CollectorRegistry) -> None:
         self.texts = Counter(

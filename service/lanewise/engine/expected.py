@@ -1,6 +1,6 @@
-"""Guesses from a text that an answer is expected to be, mostly: what a client calls a prediction.
+"""Guesses from the text that a client expects as the answer (OpenAI's ``prediction``).
 
-Nothing of it is part of any prompt; where the answer repeats it, its tokens cost less time.
+The text is no part of the prompt; where the answer repeats it, tokens come faster.
 """
 
 from collections.abc import Sequence as Items
@@ -9,15 +9,15 @@ from lanewise.engine.prompt_lookup import MAX_MATCH, PromptLookup
 
 
 class Expected:
-    """The index of such a text, shared by all answers that it is expected of."""
+    """The index of an expected text, shared by all answers to which it applies."""
 
     __slots__ = ("_lookup", "tokens")
 
     def __init__(self, prompt: Items[int], expected: Items[int]) -> None:
-        # It is to be found where the answer begins, which is behind the prompt.
+        # The answer begins after the prompt, so the prompt's last tokens must match as well.
         self.tokens = [*prompt[-MAX_MATCH:], *expected]
         self._lookup = PromptLookup(self.tokens, 0)
 
     def find(self, tokens: Items[int]) -> tuple[int, int]:
-        """Where in it the longest end of ``tokens`` stands, as ``PromptLookup.find``."""
+        """The place in ``self.tokens`` after the longest match of ``tokens``' end; its length."""
         return self._lookup.find_in(self.tokens, tokens)

@@ -1,4 +1,4 @@
-"""Whether the model still answers at all: sequences that failed one after the other."""
+"""Whether the model still works: counts sequences that failed one after another."""
 
 import logging
 
@@ -6,13 +6,13 @@ from lanewise.runtime import StepRefusedError
 
 logger = logging.getLogger(__name__)
 
-# One request that no step can run fails alone, and others succeed between; a model that is broken
-# fails them all.
+# A request that no step can run fails alone, and other requests succeed in between. A broken model
+# fails all of them.
 MAX_FAILURES = 3
 
 
 class FailureStreak:
-    """Failures of sequences alone in a step, with no success between; any thread may read it."""
+    """Counts failures of sequences run alone, with no success between; any thread may read it."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -20,13 +20,13 @@ class FailureStreak:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing can be expected of the model now; None while it works."""
+        """Why the model seems broken; None while it works."""
         if self._count < MAX_FAILURES:
             return None
         return f"the last {self._count} sequences failed: {self._last}"
 
     def note_failure(self, error: Exception) -> None:
-        """A sequence failed in a step of its own; what its request asked for says nothing."""
+        """A sequence failed in a step of its own, not because of its request's fields."""
         if isinstance(error, StepRefusedError):
             return
         self._last = str(error)
@@ -35,7 +35,7 @@ class FailureStreak:
             logger.error("not ready until a step succeeds: %s", self.reason)
 
     def note_success(self) -> None:
-        """A step gave what it should."""
+        """A step succeeded."""
         if self._count >= MAX_FAILURES:
             logger.warning("steps succeed again, after %d sequences that failed", self._count)
         self._count = 0

@@ -1,28 +1,29 @@
-"""Whose tokens a step draws when the grammars of all of them would take too long together.
+"""Delays draws in a step when the grammars of all sequences would take too long together.
 
-One grammar's time has bounds of its own (``constraint.py``); those of many clients add up in a
-step, for which everybody waits.
+The time of one grammar is bounded in ``constraint.py``. But the grammars of many clients add up,
+and every sequence of a step waits for their sum.
 """
 
 from collections.abc import Collection, Iterable
 
 from lanewise.engine.sequence import Sequence
 
-# What the grammars of a step may take together, or as long as the step itself, if that is longer:
-# those of 64 texts with ordinary ones take less.
+# Time that the grammars of one step may take together; a step that is longer allows as much time as
+# it takes itself. 64 sequences with ordinary grammars take less.
 STEP_S = 0.02
 
 
 def total_s(sequences: Iterable[Sequence]) -> float:
-    """Return what the next tokens of these will take their grammars, by what the last ones took."""
+    """The expected grammar time of these sequences' next tokens: what their last tokens took."""
     return sum([sequence.grammar_s for sequence in sequences])
 
 
 def held_back(decodes: Collection[Sequence], within_s: float) -> set[Sequence]:
-    """Return which of these, who all have a grammar, draw in a later step.
+    """Return which of these sequences, which all have a grammar, must draw in a later step.
 
-    Each has the same share, and what some do not need goes to the others: a light grammar never
-    waits for heavy ones. Those that want more than that take turns, at least one in each step.
+    All have equal shares, and what light grammars leave goes to the heavier ones: a light grammar
+    never waits for a heavy one. Sequences that need more than their share take turns, at least one
+    in each step.
     """
     by_cost = sorted(decodes, key=lambda one: one.grammar_s)
     n_light, left_s = 0, within_s

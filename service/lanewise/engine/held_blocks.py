@@ -1,4 +1,4 @@
-"""The blocks of the KV cache that running sequences hold, and what others find in them."""
+"""The KV cache blocks of running sequences, and the index through which later ones find them."""
 
 from collections.abc import Sequence as Items
 from itertools import islice
@@ -21,12 +21,12 @@ from lanewise.runtime import BLOCK_TOKENS
 
 
 class HeldBlocks:
-    """Gives sequences blocks of a pool and takes them back, in each group of layers.
+    """Gives sequences blocks of the pool and takes them back, in each group of layers.
 
-    With the prefix cache a sequence begins behind the full blocks that are known already, and
-    behind a copy of the block where its text and a known one part, or, where layers keep a state,
-    behind a snapshot of that. Blocks that slide out of a
-    window go back to the pool after the step that computed the last token to see them.
+    With the prefix cache a new sequence reuses the full blocks that are known, and a copy of the
+    block in which its text and a known one diverge. Where layers have a recurrent state it starts
+    from a snapshot instead of that copy. Blocks that leave a sliding window return to the pool
+    after the step that computed the last token to attend to them.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class HeldBlocks:
         self._pool = pool
         self._windows = windows
         self._prefix_cache = prefix_cache
-        self.states = states  # of models that have any
-        # Each running sequence has a row, which changes only when it gets or loses a block.
+        self.states = states  # None for models without recurrent states
+        # One row for each running sequence, which changes only when its blocks do.
         self.n_groups = len(windows.of)
         shape = max_seqs, self.n_groups, blocks_for(max_model_len)
         self.tables = np.zeros(shape, dtype=np.uint32)
@@ -52,26 +52,27 @@ class HeldBlocks:
         self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def find_prefix(self, sequence: Sequence) -> Prefix | None:
-        """What the cache holds of a sequence; None if more of it is just computed."""
-        if not self._prefix_cache or sequence.is_scoring:  # which needs all its logits
+        """What the cache holds of a sequence; None if a running one is computing more of it."""
+        if not self._prefix_cache or sequence.is_scoring:  # needs all logits
             return no_prefix(self._windows)
         if self.states is not None:
             return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
         return find_prefix(sequence, self._pool, self._windows, self._coming)
 
     def n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
-        """Blocks that must be free for a sequence to begin beside so many others."""
+        """Blocks that must be free for a sequence to start beside ``n_running`` others."""
         lacking = 0
         for group, found in enumerate(prefix.groups):
             first = prefix.first_of(found)
             lacking += self._windows.of[group].end_block(len(sequence.tokens), first)
             lacking -= prefix.n_full
             lacking += sum(map(self._pool.is_free, found.blocks))
-        # One block beside for each running sequence: admitting one must not soon evict another.
+        # One spare block for each running sequence, so that admission does not soon cause a
+        # preemption.
         return lacking + n_running * self.n_groups
 
     def n_freed(self, sequence: Sequence) -> int:
-        """Blocks that would be free if a sequence gave its own back."""
+        """Blocks that would become free if a sequence gave its own back."""
         return sum(self._pool.n_freed(table.blocks) for table in sequence.tables)
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
@@ -86,7 +87,7 @@ class HeldBlocks:
         sources = [found.like_next for found in prefix.groups] if prefix.n_common else []
         self.give(sequence, len(sequence.tokens), sources)
         for table, source in zip(sequence.tables, sources, strict=False):
-            # Even if the block copied from is given away right here: copies come before the step.
+            # Also if the source is given away right here: the copy is made before the step writes.
             if source != table.blocks[prefix.n_full]:
                 self._copies.append((source, table.blocks[prefix.n_full]))
         sequence.n_cached = prefix.n_cached
@@ -98,7 +99,7 @@ class HeldBlocks:
                 self._coming.setdefault(sequence.block_key(index), sequence)
 
     def n_missing(self, sequence: Sequence, n_tokens: int) -> int:
-        """Blocks that a sequence of so many tokens may need and has not got."""
+        """Blocks that a sequence of ``n_tokens`` tokens may need and does not have."""
         if n_tokens <= sequence.n_room:
             return 0
         return sum(
@@ -107,11 +108,11 @@ class HeldBlocks:
         )
 
     def give(self, sequence: Sequence, n_tokens: int, sources: Items[int] = ()) -> None:
-        """Give a sequence of so many tokens the blocks that it may need, or none if one is out.
+        """Give a sequence of ``n_tokens`` tokens its blocks, or none if too few are free.
 
-        ``sources`` are what the first new block of each group is to be a copy of. One that is given
-        away right here becomes that block itself: as the target of another group's copy it would
-        be written before it is read.
+        ``sources`` has the block to be copied into the first new block of each group. If that
+        source is given away right here, it becomes that first block itself: as the target of
+        another group's copy it would be overwritten before it is read.
         """
         taken = self._pool.allocate(self.n_missing(sequence, n_tokens))
         own = set(sources).intersection(taken) if sources else set()
@@ -131,11 +132,11 @@ class HeldBlocks:
         sequence.n_room = least * BLOCK_TOKENS
 
     def note_computed(self, sequence: Sequence, end: int) -> None:
-        """The first ``end`` tokens of a sequence are in its blocks now."""
+        """The first ``end`` tokens of a sequence are now in its blocks."""
         if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                 self._keep_full_blocks(sequence, end)
-            if end == sequence.n_prompt and self.states is None:  # else it is of no use
+            if end == sequence.n_prompt and self.states is None:  # else unusable
                 self._keep_begun_block(sequence, end)
         for group, window in enumerate(self._windows.of):
             if window.size is not None:
@@ -151,7 +152,7 @@ class HeldBlocks:
                 self._pool.forget(block)
 
     def release(self, sequence: Sequence) -> None:
-        """Take all blocks of a sequence back, and its row."""
+        """Take back a sequence's blocks and its row."""
         if self._prefix_cache:
             if not sequence.is_hidden and self.states is None:
                 self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
@@ -166,15 +167,15 @@ class HeldBlocks:
         self.free_rows.append(sequence.table_row)
 
     def take_copies(self) -> list[BlockCopy]:
-        """The copies of blocks that the next step makes before all else, each given out once.
+        """The copies of blocks that the next step makes first, each returned once.
 
-        One may read what another has written: they are made in this order, all of them, once.
+        A copy may read what an earlier one has written, so all must be made, in order.
         """
         copies, self._copies = self._copies, []
         return copies
 
     def give_back(self, copies: list[BlockCopy]) -> None:
-        """Have copies made by the next step, as the one that took them last did nothing."""
+        """Queue copies again for the next step: the step that took them did nothing."""
         self._copies = copies + self._copies
 
     def _keep_full_blocks(self, sequence: Sequence, end: int) -> None:
@@ -185,7 +186,7 @@ class HeldBlocks:
         sequence.n_kept = end // BLOCK_TOKENS
 
     def _keep_begun_block(self, sequence: Sequence, end: int) -> None:
-        """Let the block that is not full yet be found too, as far as it is filled."""
+        """Make a block that is not full findable, with the tokens that it has."""
         if end > sequence.n_kept * BLOCK_TOKENS:
             self._keep(sequence, sequence.n_kept, None, end)
 
@@ -201,7 +202,7 @@ class HeldBlocks:
             del self._coming[key]
 
     def _drop_unseen(self, sequence: Sequence, group: int, first: int) -> None:
-        """Give back the blocks of a group before ``first``, which no token sees any more."""
+        """Give back a group's blocks before index ``first``: no token attends to them any more."""
         table = sequence.tables[group]
         if first > table.n_dropped:
             here = slice(table.n_dropped, first)

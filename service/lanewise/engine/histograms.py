@@ -1,4 +1,4 @@
-"""Histograms that one thread fills, many equal values at a time."""
+"""Histograms that one thread fills, with many equal values at a time."""
 
 import math
 import time
@@ -20,7 +20,7 @@ def size_buckets(largest: int) -> tuple[float, ...]:
 
 
 class CountedHistogram(Collector):
-    """A histogram that takes many equal values at once; one thread observes."""
+    """A Prometheus histogram that takes many equal values at once; one thread observes."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class CountedHistogram(Collector):
         self._bounds = (*buckets, math.inf)
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
-        self._exemplars: dict[int, Exemplar] = {}  # the last of each bucket
+        self._exemplars: dict[int, Exemplar] = {}  # the latest of each bucket
         registry.register(self)
 
     def observe(self, amount: float, times: int = 1, *, trace_id: str | None = None) -> None:
-        """Observe a value so many times, for the price of once; the trace is its exemplar."""
+        """Observe a value ``times`` times; ``trace_id`` becomes the bucket's exemplar."""
         self._sum += amount * times
         bucket = bisect_left(self._bounds, amount)
         self._counts[bucket] += times
@@ -46,12 +46,12 @@ class CountedHistogram(Collector):
             self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, amount, time.time())
 
     def add_counted(self, counts: Iterable[int], total: float) -> None:
-        """Add values that somebody else has counted: how many of each bucket, and their sum."""
+        """Add values that were counted elsewhere: the number in each bucket, and their sum."""
         self._counts = [old + new for old, new in zip(self._counts, counts, strict=True)]
         self._sum += total
 
     def collect(self) -> list[HistogramMetricFamily]:
-        """What Prometheus scrapes."""
+        """The series in the form that Prometheus scrapes."""
         family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
         up_to = zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True)
         buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = list(up_to)

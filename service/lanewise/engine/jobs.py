@@ -1,4 +1,4 @@
-"""Turns the sequences of a request into jobs: sampler, grammar and guesser of each."""
+"""Turns the sequences of a request into jobs: the sampler, grammar and guesser of each."""
 
 import time
 from collections.abc import Sequence as Items
@@ -15,11 +15,11 @@ from lanewise.engine.sequence import Sequence
 from lanewise.engine.speculation import Speculator
 from lanewise.engine.tracking import Job, JobGroup
 
-A_GRAMMAR = 1 << 12  # the work of a matcher for one sequence
+A_GRAMMAR = 1 << 12  # work of making one matcher, in the unit of ``JobMaker.work``
 
 
 class JobMaker:
-    """Makes jobs on event loops, before anything of them is known to the engine's thread."""
+    """Makes jobs on event loops, before the engine's thread has them."""
 
     def __init__(self, config: EngineConfig, speculator: Speculator | None) -> None:
         self._config = config
@@ -31,7 +31,7 @@ class JobMaker:
 
     @staticmethod
     def work(requests: Items[GenerationRequest]) -> int:
-        """How much work it is to make their jobs: numbers to be copied, about."""
+        """Roughly how many numbers are copied to make the jobs of these requests."""
         work = 0
         for request in requests:
             params = request.params
@@ -46,7 +46,7 @@ class JobMaker:
             raise ValueError("a request without sequences cannot be run")
         now = time.monotonic()
         group = JobGroup(requests[0].adapter)
-        params, mask = None, None  # those of the request before, mostly this one's too
+        params, mask = None, None  # of the sequence before, usually equal
         n_before = 0
         guessers = self._speculator.guessers(requests) if self._speculator else repeat(None)
         for index, (request, guesser) in enumerate(zip(requests, guessers, strict=False)):

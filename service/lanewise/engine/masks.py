@@ -1,4 +1,4 @@
-"""Fills the masks of a step's draws: beside the step where that pays, otherwise before it."""
+"""Fills the grammar masks of a step's draws, during the step where that pays, else before."""
 
 import time
 from collections.abc import Sequence as Items
@@ -13,14 +13,14 @@ LIGHT_S = 0.0001
 
 
 class MaskFiller:
-    """Fills the masks of each step, before it unless they are heavy and a CPU is free for them."""
+    """Fills a step's masks before it, or during it if they are slow and a CPU is idle."""
 
     def __init__(self, runner: ModelRunner, has_spare_cpu: bool) -> None:
         self._runner = runner
         self._has_spare_cpu = has_spare_cpu
-        self._last_s = 0.0  # processor time that the masks of the step before took
+        self._last_s = 0.0  # processor time of the last step's masks
         self._filler = ThreadPoolExecutor(1, "lanewise-masks")
-        self._filler.submit(lambda: None)  # its thread: later the system may refuse one
+        self._filler.submit(lambda: None)  # start the thread now: later none may be had
         self._filling: Future[None] | None = None
 
     def begin(self, constraints: Items[Constraint]) -> None:
@@ -32,18 +32,18 @@ class MaskFiller:
             return
         self._runner.hold_draws()
         self._filling = self._filler.submit(self._fill, constraints)
-        # Behind it, so that it is done when draws are released: the step's thread never waits for
-        # the filling one to get the interpreter back.
+        # Queued after the masks: the filling thread itself releases the draws, so that the step
+        # need not wait until another thread has the interpreter.
         self._filler.submit(self._runner.release_draws)
 
     def end(self) -> None:
-        """Wait for masks that are still being filled; raises what went wrong with them."""
+        """Wait until the masks are filled; raises the error that filling them raised."""
         filling, self._filling = self._filling, None
         if filling is not None:
             filling.result()
 
     def close(self) -> None:
-        """End the thread; nothing is being filled."""
+        """End the thread, which must be idle."""
         self._filler.shutdown()
 
     def _fill(self, constraints: Items[Constraint]) -> None:

@@ -1,4 +1,4 @@
-"""What operators see: vLLM's metric names, so that its dashboards work, and our own."""
+"""Metrics for operators: vLLM's names, so that its dashboards work, and our own."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from lanewise.engine.histograms import CountedHistogram, size_buckets
 from lanewise.engine.state_metrics import StateSeries
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
-# The time of creation of every series would be a third of what is scraped, and no query needs it.
+# The creation time of every series would be a third of the scraped text; no query needs it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 TTFT_BUCKETS = (
@@ -54,7 +54,7 @@ STAGES = ("queue", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the info gauges say; nothing of it changes while the server runs."""
+    """Facts that do not change while the server runs, for the info gauges."""
 
     model_name: str
     isa: str
@@ -69,12 +69,12 @@ class ModelFacts:
     max_draft: int = 0
     max_loras: int = 0
     n_snapshots: int = 0
-    state_bytes: int = 0  # of all states
+    state_bytes: int = 0  # bytes of all recurrent states
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A glance at the engine, for a line in the log."""
+    """The engine's load at one moment, for a line in the log."""
 
     prompt_tokens: float
     generation_tokens: float
@@ -84,7 +84,7 @@ class Load:
 
 
 class Metrics:
-    """Every series of one engine, in a registry of its own."""
+    """All series of one engine, in their own registry."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self.facts = facts
@@ -100,15 +100,15 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def render(self, open_metrics: bool = False) -> bytes:
-        """Prometheus' text format, or OpenMetrics, which has exemplars."""
+        """The metrics in Prometheus' text format, or in OpenMetrics, which has exemplars."""
         if not open_metrics:
             return generate_latest(self.registry)
-        # The package's own choice makes underscores of the colons in vLLM's names.
+        # The package's default escaping turns the colons of vLLM's names into underscores.
         text: bytes = open_metrics_text(self.registry, "allow-utf-8")  # type: ignore[no-untyped-call]
         return text
 
     def load(self) -> Load:
-        """Work done and work at hand."""
+        """Work done so far and work waiting."""
         return Load(
             prompt_tokens=self._value("vllm:prompt_tokens_by_source_total", source=SOURCES[0]),
             generation_tokens=self._value("vllm:generation_tokens_total"),
@@ -121,7 +121,7 @@ class Metrics:
         return self.registry.get_sample_value(name, self._labels | labels) or 0.0
 
     def set_load(self, running: int, waiting: int, n_used: int) -> None:
-        """How many sequences there are, and how many KV blocks they use."""
+        """Set how many sequences run and wait, and how many KV blocks they use."""
         self.running.set(running)
         self.waiting.set(waiting)
         self._waiting_by_reason["capacity"].set(waiting)
@@ -130,20 +130,20 @@ class Metrics:
         self._gpu_kv_usage.set(n_used / self.facts.n_blocks)
 
     def set_adapters(self, running: str, waiting: str) -> None:
-        """The names of adapters in use and waited for, with commas between them."""
+        """Set the names of adapters in use and waited for, separated by commas."""
         self._lora_info.clear()
         labels = str(self.facts.max_loras), running, waiting
         self._lora_info.labels(*self._labels.values(), *labels).set_to_current_time()
 
     def count_prompts(self, n_cached: int, n_computed: int) -> None:
-        """Add tokens of prompts, by where their keys and values came from."""
+        """Add prompt tokens, by whether their keys and values were found or computed."""
         self.prompt_tokens.inc(n_cached + n_computed)
         self._prompts_cached.inc(n_cached)
         self._prompts_by_source["local_cache_hit"].inc(n_cached)
         self._prompts_by_source["local_compute"].inc(n_computed)
 
     def count_prefixes(self, n_asked: int, n_found: int) -> None:
-        """Add tokens that were looked for, and found, in the KV cache."""
+        """Add tokens that were looked up in the KV cache, and the tokens found."""
         for queries, hits in self._prefixes:
             queries.inc(n_asked)
             hits.inc(n_found)
@@ -164,11 +164,11 @@ class Metrics:
         self._last_counters = counters
 
     def skip_native(self, counters: Counters) -> None:
-        """Leave out what the session did since the last call."""
+        """Drop what the session did since the last call."""
         self._last_counters = counters
 
     def count_drafts(self, drafts: Iterable[tuple[int, int]]) -> None:
-        """Add drafts, each as its tokens and how many of them were accepted."""
+        """Add drafts, each as (guessed tokens, accepted tokens)."""
         for n_guessed, n_accepted in drafts:
             self.drafts.inc()
             self.draft_tokens.inc(n_guessed)
@@ -186,7 +186,7 @@ class Metrics:
     def _counters(
         self, name: str, text: str, label: str, values: tuple[str, ...]
     ) -> dict[str, Counter]:
-        """One counter for each value of one more label, all present from the start."""
+        """One counter for each value of an additional label, all present from the start."""
         metric = Counter(name, text, [*self._labels, label], registry=self.registry)
         return {value: metric.labels(**self._labels, **{label: value}) for value in values}
 
@@ -213,7 +213,7 @@ class Metrics:
         self._gpu_kv_usage = self._gauge("vllm:gpu_cache_usage_perc", f"{used} The older name.")
         self._lora_info = Gauge(
             "vllm:lora_requests_info",
-            "Adapters that requests use and wait for; the value is when that was so.",
+            "Adapters that requests use and wait for; the value is the time of the report.",
             [*self._labels, "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
             registry=self.registry,
         )
@@ -313,7 +313,7 @@ class Metrics:
         self.gemm_rows = self._counter("lanewise_gemm_rows", "Rows through GEMM.")
         self.expert_rows = self._histogram(
             "lanewise_expert_rows",
-            "Rows of each expert that some row of a step has chosen, layer by layer.",
+            "Rows routed to each expert used in a step, by layer.",
             tuple(map(float, EXPERT_ROWS)),
         )
         self.busy_seconds = self._counter(
@@ -321,22 +321,22 @@ class Metrics:
         )
         self.warm_up_seconds = self._gauge(
             "lanewise_warm_up_seconds",
-            "How long the server's own first request took; no metric of requests or steps has it.",
+            "Duration of the server's own first request, which other metrics leave out.",
         )
         self.native_seconds = self._counter(
             "lanewise_native_seconds", "Time inside the native library; a part of the busy time."
         )
         self.forced_tokens = self._counter(
             "lanewise_forced_tokens",
-            "Tokens that a grammar left no choice about: generated without a draw.",
+            "Tokens forced by a grammar: generated without a draw.",
         )
         self.mask_seconds = self._counter(
             "lanewise_grammar_mask_seconds",
-            "Time that steps waited for which tokens grammars let come; a part of the busy time.",
+            "Time that steps waited for masks of grammars; a part of the busy time.",
         )
         self.grammars = self._counters(
             "lanewise_grammars",
-            "Requests with a grammar, by what was done about it.",
+            "Requests with a grammar, by how it was obtained.",
             "result",
             ("compiled", "cached", "refused"),
         )

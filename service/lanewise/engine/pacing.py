@@ -1,9 +1,9 @@
-"""How many prompt tokens a step may take beside its decodes, from what steps have cost so far.
+"""How many prompt tokens a step may take beside its decodes, learnt from what steps have cost.
 
-Pure data in, pure data out. A step's time is close to linear in two sizes: its rows, and the pairs
-of a row and a token it attends to. What steps of each class of sizes took is averaged; a line
-through the averages, bent at the numbers of rows that were seen, says what a step would take, and a
-factor that follows the last few steps says how much slower or faster the machine is just now.
+No clock and no I/O: data in, data out. A step's time is nearly linear in two sizes: its rows, and
+the (row, attended token) pairs. Times of steps of similar size are averaged. A line is fitted to
+the averages and corrected at each number of rows that was seen. A factor that follows the last few
+steps says how much faster or slower the machine is just now.
 """
 
 from bisect import bisect_right
@@ -17,40 +17,40 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-TILE = 4  # rows that every GEMM kernel computes together; a part of them costs as much as all
-# Whatever the target, no prompt starves: a step takes so many of its tokens, and as many as take
-# about this part of the time of its decodes. So tokens come about half as fast at worst.
+TILE = 4  # rows that every GEMM kernel computes together; a partial tile costs a full one
+# Whatever the target, no prompt starves: a step takes at least MIN_CHUNK prompt tokens, and as many
+# as take MIN_SHARE of its decodes' time. So a stream is at worst about half as fast.
 MIN_CHUNK = 4
 MIN_SHARE = 0.75
-MAX_CHUNK = 1 << 16  # as good as any number
-# Beside no decodes no request waits for a token, but one that arrives waits for the step's end: it
-# takes about so long at most, or has so many rows, with which weights are read almost for nothing.
+MAX_CHUNK = 1 << 16  # practically no limit
+# Without decodes no stream waits for the step, but a new request does. So a step of prompts only is
+# to take at most ALONE_S, or has ALONE_ROWS rows, at which reading the weights is well used.
 ALONE_S = 1.0
 ALONE_ROWS = 128
-SINGLE_TILES = 16  # steps of fewer are told apart by each tile: kernels differ there
-AIM = 0.95  # of the target: about half of all steps take longer than predicted
+SINGLE_TILES = 16  # below this each number of tiles is a class: kernels differ there
+AIM = 0.95  # share of the target to aim at: about half of all steps take longer than predicted
 REFIT_STEPS = 64
-FAMILIAR = 4  # after so many steps of a size, a deviating one says that the speed has changed
-# A size seen fewer than FAMILIAR times is left out of the correction of the line if its mean is off
-# the line by more than this factor: its steps were probably disturbed.
+FAMILIAR = 4  # after this many steps of a size, a deviation means a change of speed
+# A size seen fewer than FAMILIAR times does not correct the line if its mean is off by more than
+# this factor: its steps were probably disturbed.
 DOUBTFUL = 1.5
-CLASS_RATE = 1 / 128  # how fast an average forgets
+CLASS_RATE = 1 / 128  # weight of a new step in its class's average
 SPEED_RATE = 1 / 8
-MAX_SLOWDOWN = 2.0  # of one step: more is a pause of the machine and says nothing of the next
+MAX_SLOWDOWN = 2.0  # of one step: more is a pause, which says nothing of the next step
 
 
 @dataclass(slots=True)
 class Work:
     """The size of a step."""
 
-    rows: int = 0  # tokens the model sees
+    rows: int = 0  # tokens that the model sees
     attended: int = 0  # sum over the rows of the tokens that each attends to
 
     def add(self, count: int, context: int, window: int | None = None) -> None:
-        """Include ``count`` tokens behind ``context`` others; each sees the last ``window``."""
+        """Add ``count`` tokens after ``context`` others; each attends to the last ``window``."""
         self.rows += count
         if window is not None and context + count > window:
-            whole = max(0, window - context)  # tokens that see all before them
+            whole = max(0, window - context)  # tokens that attend to all before them
             self.attended += (count - whole) * window
             count = whole
         self.attended += count * context + count * (count + 1) // 2
@@ -58,7 +58,7 @@ class Work:
 
 @dataclass(slots=True)
 class _Average:
-    """Of steps of about one size."""
+    """The average of steps of about one size."""
 
     n: int = 0
     rows: float = 0.0
@@ -74,15 +74,15 @@ class _Average:
 
 
 class SizeCost:
-    """Predicts what a step takes.
+    """Predicts the seconds of a step.
 
-    It is ``speed * bend(rows) * (base + per_row * rows + per_pair * attended)``.
+    The formula is ``speed * bend(rows) * (base + per_row * rows + per_pair * attended)``.
     """
 
     def __init__(self) -> None:
         self._classes: dict[tuple[int, int], _Average] = {}
         self._fit = (0.0, 0.0, 0.0)
-        self._bend_rows = self._bends = np.ones(1)  # what was seen of the line's error, by rows
+        self._bend_rows = self._bends = np.ones(1)  # by rows: measured time / the line's
         self._speed = 1.0
         self._until_refit = 0
 
@@ -92,7 +92,7 @@ class SizeCost:
         return self._fit[1] > 0
 
     def learn(self, work: Work, seconds: float) -> None:
-        """Note what a step took."""
+        """Note the seconds that a step took."""
         tiles = -(-work.rows // TILE)
         if tiles >= SINGLE_TILES:
             tiles = SINGLE_TILES + tiles.bit_length()
@@ -101,8 +101,8 @@ class SizeCost:
         if average is None:
             average = self._classes[key] = _Average()
         elif average.n >= FAMILIAR and self._fit[1] > 0:
-            # Compared with earlier steps of this size, not with the fitted line: where that fits
-            # badly, the step would look as if the machine's speed had changed.
+            # The reference is the mean of earlier steps of this size. Where the fitted line is bad,
+            # comparing with it would look like a change of the machine's speed.
             expected = self._speed * average.seconds
             expected *= self._line(work.rows, work.attended) / self._line(
                 average.rows, average.attended
@@ -111,8 +111,8 @@ class SizeCost:
             seconds = ratio * expected
             self._speed *= 1 + SPEED_RATE * (ratio - 1)
         elif seconds * MAX_SLOWDOWN < average.seconds * self._speed:
-            average.n = 0  # what it knows was disturbed, as the first step is that touches a model
-        # At the standard speed, so that what was seen long ago still tells the line's direction.
+            average.n = 0  # the earlier ones were disturbed
+        # Stored as if the speed were 1, so that old averages still give the line's slope.
         average.learn(work.rows, work.attended, seconds / self._speed)
         self._until_refit -= 1
         if self._until_refit <= 0 or average.n in (1, FAMILIAR):
@@ -120,15 +120,16 @@ class SizeCost:
             self._refit()
 
     def seconds(self, work: Work) -> float:
-        """What a step of this size takes; 0 while nothing is known."""
+        """The predicted seconds of a step of this size; 0 while nothing is known."""
         bend = float(np.interp(work.rows, self._bend_rows, self._bends))
         return self._speed * bend * self._line(work.rows, work.attended)
 
     def rows_within(self, seconds: float, decodes: Work, context: int, about_s: float = 0.0) -> int:
-        """Most rows of a prompt behind ``context`` tokens that such a step holds beside decodes.
+        """How many rows of a prompt fit beside the decodes in ``seconds``.
 
-        Counted in whole tiles, those of the decodes included; or as many as bring the step nearest
-        to ``about_s``, if that is more: rounded down, a share of few tiles would be a half of it.
+        ``context`` tokens come before these rows. Rows are counted in whole tiles, the decodes'
+        rows included. If more rows bring the step closest to ``about_s``, that many: rounding a
+        share of few tiles down could halve it.
         """
 
         def takes(tiles: int) -> float:
@@ -150,14 +151,14 @@ class SizeCost:
         sizes = np.array([(1.0, one.rows, one.attended) for one in averages])
         seconds = np.array([one.seconds for one in averages])
         trust = np.sqrt([min(one.n, 1 / CLASS_RATE) for one in averages])
-        weights = trust / np.maximum(seconds, 1e-9)  # 20 ms and 2 s alike matter by their ratio
+        weights = trust / np.maximum(seconds, 1e-9)  # relative errors: 20 ms and 2 s count alike
         base, per_row, per_pair = _fit_positive(sizes * weights[:, None], seconds * weights)
         if per_row > 0:
             self._fit = (float(base), float(per_row), float(per_pair))
             self._bend(averages)
 
     def _bend(self, averages: Items[_Average]) -> None:
-        """Note how far the line is off for each number of rows; far only if seen several times."""
+        """Store the line's error for each number of rows; large ones only if seen often."""
         seen: Counter[int] = Counter()
         errors: dict[int, list[float]] = {}
         for one in averages:
@@ -174,7 +175,7 @@ class SizeCost:
 
 
 def _fit_positive(sizes: Array, values: Array) -> Array:
-    """Least squares without negative coefficients: the most negative is left out, and again."""
+    """Least squares without negative coefficients: drop the most negative term and fit again."""
     columns = list(range(sizes.shape[1]))
     fit = np.zeros(sizes.shape[1])
     while columns:
@@ -188,16 +189,17 @@ def _fit_positive(sizes: Array, values: Array) -> Array:
 
 
 class Pacer:
-    """Chooses what a step does beside its decodes so that it ends within a target."""
+    """Chooses how much a step does beside its decodes so that it ends within a target time."""
 
     def __init__(self, target_s: float) -> None:
         self.cost = SizeCost()
         self._target_s = target_s
 
     def spare_tokens(self, decodes: Work, context: int, prompts: Work | None = None) -> int:
-        """Tokens of a prompt behind ``context`` cached ones, or guesses, beside these decodes.
+        """How many tokens of a prompt, or guesses, fit beside the decodes.
 
-        The step has ``prompts`` too.
+        ``context`` tokens are cached before them. ``prompts`` is what the step already has of
+        prompts.
         """
         n_before = 0 if prompts is None else prompts.rows
         others = decodes

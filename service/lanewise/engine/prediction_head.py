@@ -1,8 +1,8 @@
-"""A head of the model itself that guesses what it will say (multi-token prediction).
+"""Guesses by the model's own head (multi-token prediction).
 
-The model's own steps write the head's keys and values into the blocks of its layers, and leave the
-row that the head begins at in the place of a sequence's state. So whatever becomes of a sequence,
-the head is where the model is: a hit in the prefix cache, a preemption, guesses that failed.
+The model's steps write the head's keys and values into the blocks of the head's layers, and leave
+the hidden row from which the head starts in the sequence's place for a state. So the head follows
+the model through prefix-cache hits, preemptions and failed guesses.
 """
 
 import time
@@ -24,7 +24,7 @@ class PredictionHead:
     """Runs the head for many sequences at once, between two steps of the model."""
 
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
-        """``runner`` runs the model, which has a head; ``config`` is the engine's."""
+        """``runner`` runs the model with its head; ``config`` is the engine's."""
         self.costs = RowCosts()
         self._runner = runner
         self._vocab_size = config.vocab_size
@@ -34,14 +34,14 @@ class PredictionHead:
         self._most_tokens = config.max_model_len
 
     def reader(self, sequence: Sequence) -> Reader:
-        """For a sequence that may be guessed."""
+        """A new reader for a sequence that may be guessed for."""
         return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
     def room(self, sequence: Sequence) -> int:
-        """Most tokens that can be guessed now.
+        """How many tokens can be guessed now.
 
-        A sequence that has not been drawn from since it was admitted has none: its state may be a
-        copy that the next step is to make.
+        0 until a sequence has drawn since its admission: before that its state may be a copy that
+        the next step has still to make.
         """
         if len(sequence.tokens) <= sequence.n_admitted:
             return 0
@@ -52,7 +52,7 @@ class PredictionHead:
         wanted: Items[tuple[Sequence, Reader, int]],
         block_tables: NDArray[np.uint32],
     ) -> list[list[int]]:
-        """So many tokens for each sequence, whose blocks have room for them."""
+        """Up to the wanted number of tokens for each sequence; its blocks must have room."""
         guessed: list[list[int]] = [[] for _ in wanted]
         for length in range(max((count for _, _, count in wanted), default=0)):
             live = [place for place, (_, _, count) in enumerate(wanted) if count > length]
@@ -83,4 +83,4 @@ class PredictionHead:
         return guessed
 
     def close(self) -> None:
-        """Nothing: the session is the engine's."""
+        """Do nothing: the engine owns the session."""

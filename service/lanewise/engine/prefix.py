@@ -1,4 +1,4 @@
-"""Looks for the beginning of a sequence among the blocks that others have left or are computing."""
+"""Looks up the beginning of a sequence among cached blocks and blocks being computed."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from lanewise.runtime import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class GroupPrefix:
-    """What there is of it in one group of layers."""
+    """The cached blocks of a sequence's beginning in one group of layers."""
 
-    blocks: tuple[int, ...] = ()  # the last full ones: those that the tokens after them see
-    like_next: int = 0  # a block that begins as the one after them does
+    blocks: tuple[int, ...] = ()  # the last full blocks: those that later tokens attend to
+    like_next: int = 0  # a block to copy, whose first tokens equal the sequence's next ones
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the cache holds of the beginning of a sequence."""
+    """The cached part of the beginning of a sequence."""
 
     groups: tuple[GroupPrefix, ...]
-    n_full: int = 0  # blocks of each group that need not be computed
-    n_common: int = 0  # tokens that the blocks after them have in common with the sequence's
-    n_alike: int = 0  # blocks that others have, where what is missing is a state (engine/states.py)
+    n_full: int = 0  # full blocks, the same number in each group
+    n_common: int = 0  # tokens after the full blocks that can be copied from ``like_next``
+    n_alike: int = 0  # cached full blocks, with or without a state (engine/states.py)
 
     def first_of(self, group: GroupPrefix) -> int:
-        """The index of the first of a group's blocks in the sequence."""
+        """The index in the sequence of a group's first block."""
         return self.n_full - len(group.blocks)
 
     @property
@@ -37,19 +37,19 @@ class Prefix:
 
 
 def no_prefix(windows: Windows) -> Prefix:
-    """Nothing is there."""
+    """The prefix of a sequence of which nothing is cached."""
     return Prefix((GroupPrefix(),) * len(windows.of))
 
 
 def find_prefix(
     sequence: Sequence, pool: BlockPool, windows: Windows, coming: Container[Key]
 ) -> Prefix | None:
-    """What the cache holds of a sequence: as much as all groups of layers have.
+    """The longest beginning of a sequence that all groups of layers have in the cache.
 
     None if a running sequence is about to fill the next block, whose key is then in ``coming``:
-    waiting for that block saves computing it twice.
+    waiting for that block avoids computing it twice.
     """
-    # The last token is computed in any case: what comes after it is asked for.
+    # The last token is always computed: its logits are needed.
     n_usable = len(sequence.tokens) - 1
     most = n_usable // BLOCK_TOKENS
     n_full, found = find_in_all(sequence, most, pool, windows)
@@ -69,7 +69,7 @@ def find_prefix(
 def find_in_all(
     sequence: Sequence, most: int, pool: BlockPool, windows: Windows
 ) -> tuple[int, list[list[int]]]:
-    """The number of blocks behind which a sequence can go on, and those of each group it sees."""
+    """How many full blocks all groups have, and the blocks that each group needs of them."""
     n_full = most
     found: list[list[int]] = [[] for _ in windows.of]
     plain = [group for group, window in enumerate(windows.of) if window.size is None]
@@ -81,9 +81,9 @@ def find_in_all(
     while n_agree < len(windowed):
         group = windowed[n_agree]
         there, found[group] = _find_in_window(sequence, group, n_full, pool, windows.of[group])
-        n_agree = n_agree + 1 if there == n_full else 0  # all look again, at a shorter text
+        n_agree = n_agree + 1 if there == n_full else 0  # shorter now: all look again
         n_full = there
-    for group in plain:  # what is there of a text is there of a shorter one
+    for group in plain:  # a shorter text needs only the first of these blocks
         del found[group][n_full:]
     return n_full, found
 
@@ -101,7 +101,7 @@ def _find_from_start(sequence: Sequence, group: int, most: int, pool: BlockPool)
 def _find_in_window(
     sequence: Sequence, group: int, most: int, pool: BlockPool, window: Window
 ) -> tuple[int, list[int]]:
-    """Of a window, only the blocks in it need to be there: they are looked for from the end on."""
+    """Find the last full blocks that fill a window, from the end; earlier ones are not needed."""
     found: list[int] = []
     n_full = index = most
     while index > window.first_block(n_full * BLOCK_TOKENS):

@@ -1,9 +1,9 @@
-"""Guesses how a text goes on from where its last tokens stood before in it (prompt lookup).
+"""Guesses how a text continues from the earlier occurrence of its last tokens (prompt lookup).
 
-Answers that edit, quote or fill in what the prompt holds repeat long pieces of it. The index is
-that of LZ77 compressors: a table from the hash of two tokens to the last place behind them, and a
-chain from each place to the one before it with the same hash. Adding a token and finding a match
-both take constant time, and memory is a few bytes for each token.
+Answers that edit, quote or fill in the prompt repeat long pieces of it. The index is that of LZ77
+compressors: a table from the hash of two tokens to the latest place after them, and a chain from
+each place to the previous one with the same hash. Adding a token and finding a match take constant
+time. Memory is a few bytes a token.
 """
 
 from array import array
@@ -11,9 +11,9 @@ from collections.abc import Sequence as Items
 
 import numpy as np
 
-MAX_PLACES = 6  # of the same two tokens, newest first, that are compared
-MAX_PLACES_ELSEWHERE = 24  # in a text that is not searched beside another
-MAX_MATCH = 12  # tokens; one that is longer is not looked at more closely
+MAX_PLACES = 6  # earlier places of the same two tokens to compare, newest first
+MAX_PLACES_ELSEWHERE = 24  # the same when the indexed text is another one
+MAX_MATCH = 12  # tokens; a longer match is not measured further
 _FIRST, _SECOND = 0x9E3779B1, 0x85EBCA77  # odd, as in multiplicative hashing
 
 
@@ -23,27 +23,27 @@ class PromptLookup:
     __slots__ = ("_before", "_heads", "_mask")
 
     def __init__(self, prompt: Items[int], n_output: int) -> None:
-        """Index ``prompt``; some ``n_output`` more tokens will follow."""
+        """Index ``prompt``; about ``n_output`` more tokens will follow."""
         size = 1 << min(16, max(8, (len(prompt) + n_output).bit_length()))
         self._mask = size - 1
         self._heads, self._before = _index(prompt, size)
 
     def copy(self) -> "PromptLookup":
-        """The same index, to grow by itself."""
+        """An independent copy of the index."""
         other = PromptLookup.__new__(PromptLookup)
         other._mask, other._heads, other._before = self._mask, self._heads[:], self._before[:]
         return other
 
     def find(self, tokens: Items[int]) -> tuple[int, int]:
-        """Where the longest repeated end of ``tokens`` (the indexed text, grown) stood before.
+        """Where the longest repeated end of ``tokens`` stood before; ``tokens`` is the grown text.
 
-        Returns the place behind it and its length in tokens; the length is 0 when there is none.
+        Returns the place after it and its length in tokens; the length is 0 when there is none.
         """
         self._catch_up(tokens)
         return self._longest(tokens, tokens, MAX_PLACES)
 
     def find_in(self, indexed: Items[int], tokens: Items[int]) -> tuple[int, int]:
-        """The same for the end of another text than ``indexed``, the one given at first."""
+        """The same for the end of another text: ``indexed`` is the text that was indexed."""
         return self._longest(indexed, tokens, MAX_PLACES_ELSEWHERE)
 
     def _longest(self, indexed: Items[int], tokens: Items[int], most: int) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class PromptLookup:
         return (best_place, best_length) if best_length > 1 else (0, 0)
 
     def _catch_up(self, tokens: Items[int]) -> None:
-        """Index all places before the end, which must not be found as a match of itself."""
+        """Index all places before the end; the end itself must not match itself."""
         heads, before = self._heads, self._before
         for place in range(len(before), len(tokens)):
             slot = 0
@@ -82,7 +82,7 @@ class PromptLookup:
 
 
 def _index(prompt: Items[int], size: int) -> tuple["array[int]", "array[int]"]:
-    """Heads and chains of all places before the end of ``prompt``."""
+    """Heads and chains for all places before the end of ``prompt``."""
     heads = np.zeros(size, np.uint32)
     before = np.zeros(max(len(prompt), 1), np.uint32)
     if len(prompt) > 2:

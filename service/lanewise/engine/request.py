@@ -1,4 +1,4 @@
-"""What the engine is asked for: one answer to one prompt, how it is drawn, and what it obeys."""
+"""What the engine is asked for: one answer to one prompt, its sampling and its grammar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """What a request says about drawing; every value has been checked before."""
+    """The sampling fields of a request, already checked."""
 
     seed: int
     max_tokens: int
@@ -33,7 +33,7 @@ class SamplingParams:
     logprobs: int | None = (
         None  # alternatives reported beside each token; None = no log-probabilities
     )
-    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens
 
     @property
     def has_penalties(self) -> bool:
@@ -42,52 +42,52 @@ class SamplingParams:
 
 
 class NumberLimit(Protocol):
-    """Keeps numbers from going on for ever; knows a text by its last bytes."""
+    """Keeps numbers in JSON from growing for ever; knows a text by its last bytes."""
 
     @property
     def start(self) -> bytes:
-        """Of a text that has not begun."""
+        """The last bytes of a text that has not begun."""
 
     def extend(self, end: bytes, tokens: Items[int]) -> bytes:
-        """Those after more tokens."""
+        """The last bytes after more tokens."""
 
     def limit(self, end: bytes, mask: NDArray[np.uint32]) -> None:
-        """Take what may not follow out of a mask, of which something is left."""
+        """Remove from a mask the tokens that may not follow; at least one stays."""
 
 
 class Matcher(Protocol):
-    """One text of a grammar, as it grows."""
+    """The state of one text within a grammar."""
 
     def consume_token(self, token: int) -> bool:
-        """Whether the text may go on with this."""
+        """Accept a token; false if the text may not continue with it."""
 
     def consume_tokens(self, tokens: list[int]) -> bool:
-        """The same of several."""
+        """Accept several tokens."""
 
     def compute_ff_tokens(self) -> list[int]:
         """The tokens that must come next."""
 
     def unsafe_compute_mask_ptr(self, address: int, n_bytes: int) -> None:
-        """Write the mask of the next token to an address."""
+        """Write the mask of the next token to a memory address."""
 
     def is_stopped(self) -> bool:
-        """Whether nothing may come."""
+        """Whether no token may follow."""
 
     def is_accepting(self) -> bool:
         """Whether the text may end here."""
 
     def is_error(self) -> bool:
-        """Whether the text cannot go on."""
+        """Whether the matcher has failed."""
 
     def get_error(self) -> str:
-        """Why."""
+        """The error as text."""
 
     def stop_reason(self) -> str:
-        """The same in a word."""
+        """The reason in one word."""
 
 
 class Grammar(Protocol):
-    """A compiled grammar, shared by every sequence that has to obey it."""
+    """A compiled grammar, shared by all sequences that must obey it."""
 
     @property
     def eos_ids(self) -> Items[int]:
@@ -97,21 +97,21 @@ class Grammar(Protocol):
     def beginning(self) -> Items[int]:
         """Tokens that every text begins with."""
 
-    debt_s: float  # what tokens of any sequence have taken too long
+    debt_s: float  # seconds by which all sequences' tokens have exceeded their allowance
 
     @property
     def numbers(self) -> NumberLimit | None:
-        """Bounds the numbers in a text; None if it has none of JSON."""
+        """The bound for numbers in a text; None if the grammar has no JSON numbers."""
 
     @property
     def mask_words(self) -> int:
         """32-bit words of a mask with one bit for each token."""
 
     def new_matcher(self) -> Matcher:
-        """A matcher that has seen nothing."""
+        """A matcher at the start of a text."""
 
     def begun_matcher(self) -> Matcher:
-        """A matcher that has seen the beginning."""
+        """A matcher after the grammar's beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ class GenerationRequest:
 
     prompt: Items[int]
     params: SamplingParams
-    choice: int = 0  # which of the answers to this prompt; part of the key of every draw
-    cache_salt: str = ""  # requests share cached prefixes only with those of the same salt
+    choice: int = 0  # number of this answer to its prompt; part of every draw's random key
+    cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
     priority: int = 0  # lower is served earlier
-    client: int = 0  # whose request it is: clients of equal priority are served in turn
+    client: int = 0  # number of the client; clients of equal priority are served in turn
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
-    grammar: Grammar | None = None  # which the answer obeys
+    grammar: Grammar | None = None  # that the answer must obey
     adapter: LoadedAdapter | None = None
-    expected: Items[int] = ()  # the answer as the caller expects it; changes how fast it comes
+    expected: Items[int] = ()  # the answer that the client expects; changes only the speed

@@ -1,17 +1,18 @@
-"""What a step costs by the rows it has, as measured while serving."""
+"""What a step costs as a function of its rows, measured while serving."""
 
 from bisect import bisect_right
 
-# Between these numbers of rows the time is taken to grow in a straight line.
+# Time is interpolated linearly between these numbers of rows.
 NODES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096, 1 << 20)
-# Before more is known: one pass over the weights costs as much as the arithmetic of so many rows.
-# Rather too many: what is wrongly thought cheap is tried once and known, the opposite never.
+# Assumed before any measurement: reading the weights costs as much as the arithmetic of this many
+# rows. Rather too many: what is wrongly thought cheap is tried once and measured, what is wrongly
+# thought dear is never tried.
 ROWS_OF_A_PASS = 16
-FAMILIAR = 4  # after so many steps of a size, a deviating one says that the speed has changed
-LAST_RATE = 0.03  # how much a measurement counts; the first ones are averaged
-SPEED_RATE = 1 / 8  # how far all costs follow a familiar step: the machine is slower or faster now
-FORGETTING_RATE = 1 / 1000  # of what other numbers of rows cost, with each step
-MAX_SURPRISE = 0.25  # of what was expected; a step that took far longer was disturbed
+FAMILIAR = 4  # after this many steps of a size, a deviation means a change of speed
+LAST_RATE = 0.03  # weight of a measurement; the first ones are averaged
+SPEED_RATE = 1 / 8  # how far all costs follow one familiar step: the speed has changed
+FORGETTING_RATE = 1 / 1000  # of the costs of other numbers of rows, each step
+MAX_SURPRISE = 0.25  # relative to the expected time; a step that took far longer was disturbed
 MAX_FIRST_SURPRISE = 1.0  # the same where little is known
 
 
@@ -28,7 +29,7 @@ class RowCosts:
         return bool(self._seconds)
 
     def seconds(self, rows: int) -> float:
-        """What a step of so many rows is expected to take."""
+        """The expected seconds of a step with this many rows."""
         left = bisect_right(NODES, rows) - 1
         below = self._seconds[left]
         share = (rows - NODES[left]) / (NODES[left + 1] - NODES[left])
@@ -45,7 +46,7 @@ class RowCosts:
         expected_s = sum(weight * self._seconds[node] for node, weight in nodes)
         is_familiar = all(self._seen[node] >= FAMILIAR for node, _ in nodes)
         most = MAX_SURPRISE if is_familiar else MAX_FIRST_SURPRISE
-        error = min(most, seconds / expected_s - 1)  # nothing makes a step too fast
+        error = min(most, seconds / expected_s - 1)  # no disturbance makes a step faster
         if is_familiar:
             speed = 1 + SPEED_RATE * error
             self._seconds = [speed * one for one in self._seconds]
@@ -61,7 +62,7 @@ class RowCosts:
             self._guess_unseen()
 
     def _guess_unseen(self) -> None:
-        """What was never measured follows from its neighbours: below it, or else above it."""
+        """Derive a cost never measured from the next smaller one measured, or the next larger."""
         seen = [node for node, times in enumerate(self._seen) if times]
         for node, rows in enumerate(NODES):
             if not self._seen[node]:
@@ -73,12 +74,12 @@ class RowCosts:
                     self._seconds[node] = min(most, self._seconds[node])
 
     def _forget(self, measured: int) -> None:
-        """Let what was not measured for long come back to what would be worth another try."""
+        """Let costs of larger steps drift to an optimistic guess: they are then tried again."""
         for node in range(measured + 2, len(NODES)):
             hoped = _scaled(self._seconds[measured], NODES[measured], NODES[node])
             self._seconds[node] += FORGETTING_RATE * (hoped - self._seconds[node])
 
 
 def _scaled(seconds: float, rows: int, wanted: int) -> float:
-    """The time for ``wanted`` rows by that for ``rows``, before more is known."""
+    """The time for ``wanted`` rows from the time for ``rows``, by ROWS_OF_A_PASS."""
     return seconds * (ROWS_OF_A_PASS + wanted) / (ROWS_OF_A_PASS + rows)

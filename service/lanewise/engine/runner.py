@@ -1,4 +1,4 @@
-"""What the engine needs of a model that runs."""
+"""The engine's view of a model."""
 
 from collections.abc import Sequence as Items
 from typing import Protocol, runtime_checkable
@@ -7,23 +7,23 @@ from lanewise.runtime import Batch, Counters, Draw, Finished, Sampled
 
 
 class ModelRunner(Protocol):
-    """What the engine needs of a model: ``lanewise.runtime.Session`` has it, and so has a fake."""
+    """The engine's view of a model: ``lanewise.runtime.Session``, or a fake in tests."""
 
     def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
         """Run the batch and draw one token from each of its rows of logits.
 
-        Of those some may have failed (``Sampled``), which is no error of the step.
-        StepRefusedError if nothing was done; after any other error its blocks have been copied.
+        Single draws may fail (``Sampled.error``) without failing the step. StepRefusedError if
+        nothing was done; after any other error the copies of blocks have been made.
         """
 
     def hold_draws(self) -> None:
-        """Let the next step wait before its draws until they are released."""
+        """Make the next step wait before its draws until ``release_draws`` is called."""
 
     def release_draws(self) -> None:
-        """Take one hold back, from any thread."""
+        """Undo one ``hold_draws``; any thread may call it."""
 
     def counters(self) -> Counters:
-        """Work done so far."""
+        """Counts of the work done so far."""
 
     def close(self) -> None:
         """Free everything."""
@@ -31,19 +31,19 @@ class ModelRunner(Protocol):
 
 @runtime_checkable
 class AheadRunner(Protocol):
-    """A runner that also takes a step before the one before it has ended."""
+    """A runner that also accepts a step before the previous one has ended."""
 
     def start(self, batch: Batch, draws: Items[Draw]) -> None:
-        """Begin a step that may refer to draws of the one begun before, which may still run.
+        """Begin a step that may refer to draws of the step before, which may still run.
 
         After an error nothing was begun.
         """
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the first step begun, but not longer; returns whether it has been run."""
+        """Wait up to ``seconds`` for the oldest step begun; returns whether it has ended."""
 
     def finish(self) -> Finished:
-        """What the first step begun has drawn, once it has been run.
+        """The draws of the oldest step that was begun, once it has ended.
 
-        Errors are those of ``step_and_draw``: behind a step that failed, nothing is done.
+        Raises as ``step_and_draw``. A step after a failed one is not run.
         """

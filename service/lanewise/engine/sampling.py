@@ -46,7 +46,7 @@ class GrowingArray:
             self.append(value)
 
     def truncate(self, size: int) -> None:
-        """Forget what is behind the first ``size`` values; views hold until the next append."""
+        """Drop what is after the first ``size`` values; views stay valid until the next append."""
         self._size = size
 
     def view(self) -> NDArray[np.uint32]:
@@ -55,7 +55,7 @@ class GrowingArray:
 
 
 class Sampler:
-    """Makes the draws of one sequence; what never changes is made once."""
+    """Makes the draws of one sequence; the parts that never change are made once."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Sampler:
         constraint: Constraint | None = None,
     ) -> None:
         self.constraint = constraint
-        # Whether draws can be made for tokens that may not come.
+        # False with a grammar: its mask depends on the tokens actually drawn.
         self.speculates = constraint is None
         if constraint is not None:
             mask = constraint.mask
@@ -75,17 +75,17 @@ class Sampler:
         self._history = GrowingArray() if params.has_penalties else None
         bias = dict(params.logit_bias)
         late = self._late = _sampling(params, choice, bias, mask)
-        # Before min_tokens tokens are out, whatever would end the answer is forbidden; a grammar's
-        # mask sees to that itself, as the grammar's own end comes before.
+        # Until there are min_tokens tokens, every token that would end the answer is forbidden.
+        # With a grammar only its mask decides: the grammar's own end comes first.
         forbidden = bias | dict.fromkeys(params.stop_token_ids, -np.inf)
         has_early = params.min_tokens and constraint is None
         self._early = _sampling(params, choice, forbidden, mask) if has_early else late
         self._score = Sampling(n_top_logprobs=params.prompt_logprobs or 0, want_logprob=True)
 
     def draw(self, tokens: Items[int], n_pending: int = 0) -> Draw:
-        """The draw of the token that follows ``tokens``, the prompt included.
+        """The draw of the token after ``tokens``, which include the prompt.
 
-        Of these the last ``n_pending`` are still to be drawn: the library puts them in.
+        The last ``n_pending`` of them are still to be drawn: the library fills them in.
         """
         position = len(tokens)
         sampling = self._early if position < self._first_late else self._late
@@ -101,7 +101,7 @@ class Sampler:
         return Draw(sampling, position, self._n_prompt, self._history.view(), forced)
 
     def draws_with_draft(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
-        """The draw after ``tokens`` and, as if ``draft`` came true, that after each token of it."""
+        """The draw after ``tokens``, and one after each token of ``draft`` if it comes true."""
         first = len(tokens)
         places = range(first, first + len(draft) + 1)
         samplings = [self._early if p < self._first_late else self._late for p in places]
@@ -117,7 +117,7 @@ class Sampler:
         ]
 
     def score(self, token: int, position: int) -> Draw:
-        """Not a draw: the log-probability of a token of the prompt."""
+        """A draw that only reports the log-probability of a token of the prompt."""
         return Draw(self._score, position, forced_token=token)
 
 
@@ -127,7 +127,7 @@ def _sampling(
     bias_ids, bias_values = _bias_arrays(bias)
     return Sampling(
         temperature=params.temperature,
-        top_p=max(params.top_p, TINY_TOP_P),  # 0 means what its limit means: the likeliest only
+        top_p=max(params.top_p, TINY_TOP_P),  # 0 means only the likeliest token
         min_p=params.min_p,
         top_k=params.top_k,
         repetition_penalty=params.repetition_penalty,

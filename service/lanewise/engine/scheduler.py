@@ -1,4 +1,4 @@
-"""Decides how many tokens of each sequence the next step runs; knows integers and no text."""
+"""Decides how many tokens of each sequence the next step runs; knows token ids and no text."""
 
 from bisect import insort_right
 from collections.abc import Collection
@@ -17,29 +17,30 @@ from lanewise.engine.suspects import Suspects
 from lanewise.engine.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
 
-MAX_BY_RIGHT = 8  # sequences that others give way to in one step
+MAX_BY_RIGHT = 8  # sequences admitted in one step by preempting others
 STEPS_OF_RIGHT = 8
-MAX_PASSED = 64  # waiting sequences that one step looks past, so that its time stays bounded
+MAX_PASSED = 64  # waiting sequences that one step skips at most, so that its time stays bounded
 
 
 class Scheduler:
     """Shares each step's tokens, rows of logits and KV blocks among sequences.
 
-    Decodes are in every step, but for some whose grammars take long (``grammar_time``). What is
-    left, or what a pacer says that they can spare, goes to one prompt after the other: the most
-    important first, then by what clients have got, then those that are done soonest (``Shares``).
-    When blocks run out the least important sequence, of equals the one admitted last, gives up its
-    own and comes back first of its client, to be computed again; the first is never disturbed and,
-    as the pool holds at least what one longest sequence needs, always ends. A client or request
-    that holds more than one place, or more blocks, gives up some for one that waits with less
+    Every step has all decodes, except some with slow grammars (``grammar_time``). The remaining
+    budget, or the part that the pacer allows, goes to prompts one after another: by priority, then
+    by what their clients have received, then the one finished soonest (``Shares``). When blocks run
+    out the least important sequence is preempted, among equals the one admitted last. It gives up
+    its blocks, returns first of its client and is computed again. The first sequence is never
+    preempted; the pool holds one sequence of maximum length, so it always ends. A client or request
+    with more than its share of places or blocks gives some up for one that waits with less
     (``who_gives_way``).
 
-    A guess that failed was never counted as computed, so what comes in its place finds all that it
-    sees. A sequence whose next block a running one is about to compute lets others pass until that
-    is done, so what many have in common is computed once even if they come together.
+    A failed guess was never counted as computed, so the token in its place has all keys and values
+    that it needs. A sequence whose next block is being computed by a running one lets others pass
+    until then, so a common prefix is computed once even if many requests with it come together.
 
-    Where layers keep a state, a step that failed has lost those of its sequences: they are computed
-    again, from a snapshot or their beginning on, and what failed each by itself (``Suspects``).
+    Where layers have a recurrent state, a failed step has spoiled the states of its sequences. They
+    are computed again from a snapshot or from the start, and the tokens of the failed step run
+    alone (``Suspects``).
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class Scheduler:
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Sequence] = []  # by priority, then in the order they were admitted
-        # Sequences that give way are looked for when one came or left, and every few steps.
+        # Preemption in favour of a waiting sequence is considered when a sequence came or left, and
+        # every few steps.
         self._has_changed, self._look_again_at = False, 0
 
     def add(self, sequence: Sequence) -> None:
@@ -72,12 +74,12 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks."""
+        """Remove a sequence in any state, and free its blocks."""
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
             del sequence.tokens[len(sequence.tokens) - sequence.n_pending :]
             sequence.n_pending = 0
-            if sequence.n_ahead == 0:  # else running steps write to its blocks
+            if sequence.n_ahead == 0:  # else a running step still writes to its blocks
                 self.blocks.release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
@@ -119,7 +121,7 @@ class Scheduler:
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
 
     def _held_back(self) -> Collection[Sequence]:
-        """Which of those that draw have grammars that would take the others' time."""
+        """Decoding sequences that this step leaves out, as their grammars would take too long."""
         constrained = [one for one in self.running if one.grammar_s and one.is_decoding]
         if total_s(constrained) <= STEP_S:
             return ()
@@ -133,7 +135,7 @@ class Scheduler:
         return held_back(constrained, within_s)
 
     def _pace(self, budget: Budget, sequence: Sequence) -> None:
-        """Leave to a prompt behind others what its own tokens cost: each attends to all before."""
+        """Set the budget for a prompt after others: each of its tokens attends to all before it."""
         turns = budget.turns
         if self._pacer is None or len(turns) == budget.n_decodes:
             return
@@ -151,7 +153,7 @@ class Scheduler:
         return Step(budget.turns, preempted)
 
     def _cut(self, sequence: Sequence, count: int) -> int:
-        """How many of its next ``count`` tokens a sequence runs in a step, where it has a state."""
+        """How many of its next ``count`` tokens a sequence with a state may run in this step."""
         if self._suspects:
             count = self._suspects.cut(sequence, count)
         if count > 1 and self.states is not None:
@@ -159,19 +161,19 @@ class Scheduler:
         return count
 
     def take_copies(self) -> Copies:
-        """What the next step copies before all else, each copy given out once."""
+        """The copies that the next step makes first, each returned once."""
         if self.states is None:
             return Copies(self.blocks.take_copies())
         return Copies(self.blocks.take_copies(), self.states.snapshots.take_copies())
 
     def give_back(self, copies: Copies) -> None:
-        """Have copies made by the next step, as the one that took them last did nothing."""
+        """Queue copies again for the next step: the step that took them did nothing."""
         self.blocks.give_back(copies.blocks)
         if self.states is not None:
             self.states.snapshots.give_back(list(copies.states))
 
     def pace_drafts(self, step: Step) -> None:
-        """Leave to guesses only what a step of its decodes can spare, prompts not counted twice."""
+        """Leave to guesses what a step of its decodes can spare, less the prompts that it has."""
         if self._pacer is None:
             return
         decodes = [turn for turn in step.turns if turn.ends_in_draw and turn.count == 1]
@@ -182,14 +184,14 @@ class Scheduler:
 
     @property
     def may_guess(self) -> bool:
-        """Whether steps may have guesses: one may be at fault, so not where it is looked for."""
+        """Whether steps may have guesses: not while a faulty sequence is looked for."""
         return not self._suspects
 
     def reserve_draft(self, step: Step, turn: Turn, wanted: int) -> int:
-        """Make room for guessed tokens behind a decode; returns for how many.
+        """Reserve blocks for guessed tokens after a decode; returns for how many.
 
-        They must end before the last token that the sequence may have. They never cause a
-        preemption, in this step or the next: one free block for each running sequence stays free.
+        Guesses end before the last token that the sequence may have. They never cause a preemption,
+        in this step or the next: one free block for each running sequence stays free.
         """
         sequence = turn.sequence
         n_groups = self.blocks.n_groups
@@ -205,9 +207,9 @@ class Scheduler:
 
     @property
     def can_plan_ahead(self) -> bool:
-        """Whether a step can be planned while the one before it runs.
+        """Whether the next step can be planned while one runs.
 
-        Only if no sequence may have to give way and none is suspected.
+        Only if no sequence may have to be preempted and none is suspected of a failure.
         """
         if self._suspects:
             return False
@@ -218,7 +220,7 @@ class Scheduler:
         return wanted <= self._pool.n_free and self._next_by_right() is None
 
     def begin(self, step: Step) -> None:
-        """Note that a step runs and will draw: the next one is planned as if it had."""
+        """Note that a step has begun: the next one is planned as if its draws were done."""
         n_draws = 0
         for turn in step.turns:
             sequence = turn.sequence
@@ -234,7 +236,7 @@ class Scheduler:
                 self.states.reach(turn, turn.end)
 
     def take_back(self, step: Step) -> None:
-        """A step that was begun, behind which no other is, has failed."""
+        """Undo ``begin`` for a step that failed and after which no other was begun."""
         for turn in step.turns:
             sequence = turn.sequence
             sequence.n_cached -= turn.count
@@ -247,9 +249,10 @@ class Scheduler:
                 self.states.drop(turn)
 
     def lose_states(self, turns: Items[Turn], *, failed: bool) -> None:
-        """A step has spoiled the states of its sequences: they are computed again.
+        """Preempt a step's sequences, whose states are spoiled, to compute them again.
 
-        If it ``failed``, what it ran of each comes alone then. No other sequence may run.
+        If the step ``failed``, the tokens that it ran for each sequence then run alone. No other
+        step may be running.
         """
         turns = [turn for turn in turns if turn.sequence.state is State.RUNNING]
         if failed:
@@ -260,15 +263,15 @@ class Scheduler:
         self._has_changed = True
 
     def record(self, step: Step, results: Items[Items[Sampled]]) -> None:
-        """Note that a step has run: put what its turns have drawn behind their texts.
+        """Note that a step has run: append the drawn tokens to their sequences.
 
-        ``results`` are those of ``batching.results_of``. A step that was begun has a place for each
-        token already, behind which the next one may have been planned.
+        ``results`` come from ``batching.results_of``. A step begun ahead has reserved a place for
+        each token, after which the next step may be planned already.
         """
         for turn, result in zip(step.turns, results, strict=True):
             sequence, drawn = turn.sequence, result[len(turn.scored) :]
             if turn.error is not None and turn.error.status == NONFINITE:
-                self.blocks.hide(sequence)  # keys and values may be no numbers either
+                self.blocks.hide(sequence)  # the keys and values may be NaN too
             if turn.end is None:
                 turn.n_accepted = max(0, len(drawn) - 1)
                 sequence.tokens += [one.token for one in drawn]
@@ -293,7 +296,7 @@ class Scheduler:
                 self._suspects.note_computed(sequence, end)
 
     def _note_share(self, turn: Turn, end: int) -> None:
-        """Count what a turn did for its client; what is computed again after a pause is not."""
+        """Count a turn's tokens for its client, but none computed again after a preemption."""
         sequence = turn.sequence
         first = max(end - turn.n_computed, sequence.n_counted)
         of_prompt = max(0, min(end, sequence.n_admitted) - first)
@@ -301,7 +304,7 @@ class Scheduler:
         self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.ends_in_draw else 0)
 
     def _has_left(self, sequence: Sequence) -> bool:
-        """One step less runs with a sequence; whether it has ended. With the last its blocks go."""
+        """Note that one step fewer runs with a sequence; returns whether the sequence has ended."""
         sequence.n_ahead -= 1
         if sequence.state is not State.FINISHED:
             return False
@@ -310,14 +313,14 @@ class Scheduler:
         return True
 
     def work_of(self, turns: Items[Turn]) -> Work:
-        """How large a step of these turns is."""
+        """The size of a step with these turns."""
         work, widest = Work(), self._windows.widest
         for turn in turns:
             work.add(turn.count + len(turn.draft), turn.sequence.n_cached, widest)
         return work
 
     def _make_room(self) -> list[Sequence]:
-        """Give every running sequence the blocks that it may need; preempt the last if need be."""
+        """Give running sequences the blocks they may need; preempt the last ones if need be."""
         preempted: list[Sequence] = []
         position = 0
         while position < len(self.running):
@@ -333,9 +336,9 @@ class Scheduler:
         return preempted
 
     def _admit_by_right(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Start who waits though places or blocks are out, if others hold more than their share.
+        """Start waiting sequences for which others, with more than their share, must be preempted.
 
-        Returns who was started, and who gave way to them.
+        Returns the sequences started and the sequences preempted.
         """
         admitted: list[Sequence] = []
         gave_way: list[Sequence] = []
@@ -347,14 +350,14 @@ class Scheduler:
             for victim in victims:
                 self._preempt(victim)
             gave_way += victims
-            # Those that gave way may have held some of what was found.
+            # A preempted sequence may have held blocks of the prefix found before.
             self._start(sequence, self.blocks.find_prefix(sequence) or no_prefix(self._windows))
             admitted.append(sequence)
             self._has_changed = True
         return admitted, gave_way
 
     def _next_by_right(self) -> tuple[Sequence, list[Sequence]] | None:
-        """A sequence that waits though others hold more than their share; which give way to it."""
+        """A waiting sequence with a right to start, and the ones that give way to it; or None."""
         n_steps = self._shares.n_steps
         if not self.waiting or (not self._has_changed and n_steps < self._look_again_at):
             return None
@@ -393,10 +396,10 @@ class Scheduler:
         self.waiting.put_back(sequence)
 
     def _admit(self, budget: Budget, before: Rank | None = None) -> list[Sequence]:
-        """Start who waits, while there is room; only those that come before ``before``."""
+        """Start waiting sequences while there is room; only those that rank before ``before``."""
         admitted: list[Sequence] = []
         passed: list[Sequence] = []
-        # A sequence that has ended keeps its row while a step runs with it.
+        # A finished sequence keeps its row while a step with it runs.
         while self.waiting and self.blocks.free_rows and budget.is_left:
             sequence = self.waiting.pop(self.running)
             if before is not None and self._shares.rank(sequence) >= before:

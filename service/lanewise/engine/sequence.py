@@ -1,4 +1,4 @@
-"""One sequence: its tokens, its KV blocks and how far the cache has got."""
+"""One sequence: its tokens, its KV blocks and how much of it is computed."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +9,7 @@ from lanewise.runtime import BLOCK_TOKENS, Sampled
 
 
 class State(Enum):
-    """Where a sequence is in its life."""
+    """What the scheduler is doing with a sequence."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -18,44 +18,44 @@ class State(Enum):
 
 @dataclass(eq=False, slots=True)
 class BlockTable:
-    """The blocks of a sequence in one group of layers, by their place in its text."""
+    """The blocks of a sequence in one group of layers, in text order."""
 
     blocks: list[int] = field(default_factory=list)
-    n_dropped: int = 0  # of them, at the beginning: no block any more
+    n_dropped: int = 0  # blocks at the beginning that were given back
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """A request on its way through the scheduler."""
+    """A request's sequence in the scheduler."""
 
     request: GenerationRequest
     tokens: list[int] = field(init=False)
-    tables: list[BlockTable] = field(init=False, default_factory=list)  # none unless it runs
-    n_room: int = field(init=False, default=0)  # tokens that there are blocks for in all of them
-    table_row: int = field(init=False, default=-1)  # where the model finds them while it runs
+    tables: list[BlockTable] = field(init=False, default_factory=list)  # empty unless it runs
+    n_room: int = field(init=False, default=0)  # tokens for which every group has blocks
+    table_row: int = field(init=False, default=-1)  # row of the block tables while it runs
     state: State = field(init=False, default=State.WAITING)
     n_prompt: int = field(init=False)
-    n_most: int = field(init=False)  # tokens, the prompt's included, with which it ends
+    n_most: int = field(init=False)  # most tokens, prompt included
     stop_ids: frozenset[int] = field(init=False)  # tokens that end it
-    group: object = field(init=False, default_factory=object)  # the same for those of one request
-    n_before: int = field(init=False, default=0)  # tokens of the prompts before it in its request
-    tag: tuple[float, int] = field(init=False, default=(0.0, 0))  # orders those of a client
+    group: object = field(init=False, default_factory=object)  # equal for sequences of one request
+    n_before: int = field(init=False, default=0)  # tokens of earlier prompts of its request
+    tag: tuple[float, int] = field(init=False, default=(0.0, 0))  # order within its client
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
-    n_counted: int = field(init=False, default=0)  # tokens counted for its client when computed
+    n_counted: int = field(init=False, default=0)  # tokens that were counted for its client
     n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
-    n_to_score: int = field(init=False, default=0)  # tokens at the beginning to be scored
-    n_admitted: int = field(init=False, default=0)  # tokens it had when it was admitted last
+    n_to_score: int = field(init=False, default=0)  # first tokens to be scored
+    n_admitted: int = field(init=False, default=0)  # its tokens when it was last admitted
     n_preempted: int = field(init=False, default=0)
-    n_reused: int = field(init=False, default=0)  # prompt tokens that others had in the cache
-    n_kept: int = field(init=False, default=0)  # blocks that others may find
-    is_hidden: bool = field(init=False, default=False)  # from others, with all its blocks
-    n_ahead: int = field(init=False, default=0)  # steps begun and not finished that it is part of
-    n_pending: int = field(init=False, default=0)  # tokens at the end that those are to draw
-    # Where layers keep a state, guesses that came true in its last step: the next one is told.
+    n_reused: int = field(init=False, default=0)  # prompt tokens found in the cache
+    n_kept: int = field(init=False, default=0)  # blocks in the prefix index
+    is_hidden: bool = field(init=False, default=False)  # none of its blocks may be reused
+    n_ahead: int = field(init=False, default=0)  # running steps begun ahead that it is part of
+    n_pending: int = field(init=False, default=0)  # last tokens, still to be drawn
+    # With states: guesses of its last step that came true; the next step passes the number on.
     n_accepted: int = field(init=False, default=0)
-    is_complete: bool = field(init=False, default=False)  # its grammar lets nothing follow
-    grammar_s: float = field(init=False, default=0.0)  # what its grammar took for a token
-    n_held: int = field(init=False, default=0)  # steps that it has waited for other grammars
+    is_complete: bool = field(init=False, default=False)  # its grammar allows no more tokens
+    grammar_s: float = field(init=False, default=0.0)  # its grammar's seconds for a token
+    n_held: int = field(init=False, default=0)  # steps in which it was left out for its grammar
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Sequence:
 
     @property
     def n_known(self) -> int:
-        """Tokens without those that running steps are still to draw."""
+        """Tokens without the ones that running steps are still to draw."""
         return len(self.tokens) - self.n_pending
 
     @property
@@ -78,26 +78,26 @@ class Sequence:
 
     @property
     def uncached_len(self) -> int:
-        """Tokens the model has still to see; 1 while decoding."""
+        """Tokens that are not computed yet; 1 while decoding."""
         return len(self.tokens) - self.n_cached
 
     @property
     def is_decoding(self) -> bool:
-        """Whether all that was known when it was admitted is in the cache."""
+        """Whether all tokens that it had when it was admitted are computed."""
         return self.n_cached >= self.n_admitted
 
     @property
     def is_scoring(self) -> bool:
-        """Whether probabilities of prompt tokens are still to be computed."""
+        """Whether log-probabilities of prompt tokens are still to be computed."""
         return self.n_scored < self.n_to_score
 
     @property
     def draws_more(self) -> bool:
-        """Whether another token is to be drawn after the last one."""
+        """Whether another token will be drawn after the last one."""
         return self.n_known < self.n_most and not self.is_complete
 
     def finish_reason(self, drawn: Sampled | None) -> str | None:
-        """Why the sequence ends with the token drawn last, if it does."""
+        """The finish reason if the sequence ends with the token drawn last, else None."""
         if self.is_complete:
             return "stop"
         if drawn is not None and drawn.token in self.stop_ids:
@@ -105,18 +105,18 @@ class Sequence:
         return None if self.draws_more else "length"
 
     def block_key(self, index: int) -> Key:
-        """The key of a block whose tokens are all known."""
+        """The key of a block, all of whose tokens must be known."""
         while len(self._keys) <= index:
             here = len(self._keys)
             self._keys.append(next_key(self.key_before(here), self.block_tokens(here)))
         return self._keys[index]
 
     def key_before(self, index: int) -> Key:
-        """The key of the block before one, or what stands for it before the first."""
+        """The key of the previous block, or the initial key before the first."""
         return self.block_key(index - 1) if index else self._first_key()
 
     def block_tokens(self, index: int) -> list[int]:
-        """The tokens whose keys and values belong into a block, as far as they are known."""
+        """The known tokens whose keys and values belong in a block."""
         return self.tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
 
     def _first_key(self) -> Key:
@@ -124,15 +124,15 @@ class Sequence:
         return first_key(self.request.cache_salt, b"" if adapter is None else adapter.cache_key)
 
     def scored_by(self, count: int) -> range:
-        """Positions among the next ``count`` whose logits score the prompt token after each."""
+        """Positions of the next ``count`` tokens whose logits score the prompt token after them."""
         if not self.is_scoring:
             return range(0)
-        # What was scored before a preemption is not scored again.
+        # Tokens scored before a preemption are not scored again.
         first = max(self.n_cached, self.n_scored - 1)
         return range(first, max(first, min(self.n_cached + count, self.n_prompt - 1)))
 
     def advance(self, count: int) -> None:
-        """Note that the next ``count`` tokens are in the cache now."""
+        """Note that the next ``count`` tokens are computed."""
         self.n_cached += count
         if self.n_scored < self.n_prompt:
             self.n_scored = max(self.n_scored, min(self.n_cached + 1, self.n_prompt))

@@ -1,8 +1,8 @@
-"""Which places for states hold snapshots of which texts, and what is copied where.
+"""Which places hold snapshots of which texts' states, and which copies are to be made.
 
-Where layers keep a state, that of a running sequence is in the place of its row of block tables
-(``lw_batch``). A snapshot is a copy of it in one of the places behind those, as it stood at the end
-of a block, whose key is the snapshot's too.
+The state of a running sequence is in the place with the number of its row of block tables
+(``lw_batch``). Snapshots are copies in the places after these rows, made at the end of a block. The
+block's key is the snapshot's key.
 """
 
 from collections import OrderedDict
@@ -13,19 +13,18 @@ StateCopy = tuple[int, int]  # from, to
 
 
 class Snapshots:
-    """Places for snapshots, by what they hold; the one unused for longest goes first.
+    """Places for snapshots by key; the least recently used one is overwritten first.
 
-    Copies are made by the next step before its tokens, all of them, in the order in which they were
-    planned. So a place may be given away as soon as the copies that read or write it are planned:
-    what comes later is also made later.
+    The next step makes all planned copies before its tokens, in the order planned. So a place may
+    be reused as soon as the copies that read or write it are planned.
     """
 
     def __init__(self, first_place: int, n_places: int) -> None:
         self.n_places = n_places
         self.n_taken = self.n_used = 0  # so far
         self._free = list(range(first_place, first_place + n_places))
-        self._place_of: OrderedDict[Key, int] = OrderedDict()  # who goes next comes first
-        self._accepted: dict[int, int] = {}  # guesses that each place remembers and that count
+        self._place_of: OrderedDict[Key, int] = OrderedDict()  # next to be overwritten first
+        self._accepted: dict[int, int] = {}  # accepted guesses to be applied when the state is read
         self._copies: list[StateCopy] = []  # not made yet
 
     def __contains__(self, key: Key) -> bool:
@@ -33,13 +32,13 @@ class Snapshots:
 
     @property
     def n_held(self) -> int:
-        """Snapshots that can be found."""
+        """How many snapshots can be found."""
         return len(self._place_of)
 
     def restore(self, key: Key, row: int) -> int:
-        """Have the state of a row begin as a snapshot that is there.
+        """Plan a copy of a snapshot into a row's state.
 
-        Returns how many of the guesses that it remembers came true: the next step is told.
+        Returns how many of the guesses stored with it came true; the next step needs the number.
         """
         self._place_of.move_to_end(key)
         place = self._place_of[key]
@@ -48,10 +47,10 @@ class Snapshots:
         return self._accepted[place]
 
     def take(self, row: int, n_accepted: int = 0) -> int | None:
-        """Have a row's state copied before it goes on, and say where to; None without a place.
+        """Plan a copy of a row's state and return its place; None if no place is free.
 
-        It is the state behind the first ``n_accepted`` guesses that it remembers. It is not
-        found until ``keep`` says what it is, or ``drop`` that it is nothing.
+        The copy stands for the state after the first ``n_accepted`` guesses stored with it. It
+        cannot be found before ``keep`` names it; ``drop`` frees it.
         """
         if not self._free:
             if not self._place_of:
@@ -63,8 +62,8 @@ class Snapshots:
         return place
 
     def keep(self, key: Key, place: int) -> None:
-        """A place that was taken holds the state at the end of the block with this key."""
-        if key in self._place_of:  # somebody else was as far
+        """Name the taken place: the state at the end of the block with this key."""
+        if key in self._place_of:  # another sequence got here first
             self._place_of.move_to_end(key)
             self._free.append(place)
             return
@@ -72,25 +71,25 @@ class Snapshots:
         self.n_taken += 1
 
     def drop(self, place: int) -> None:
-        """A place that was taken holds nothing of use."""
+        """Free a place that was taken: its contents are useless."""
         self._free.append(place)
 
     def forget(self, key: Key) -> None:
-        """Let a snapshot be found no more."""
+        """Remove a snapshot from the index."""
         place = self._place_of.pop(key, None)
         if place is not None:
             self._free.append(place)
 
     def give_way(self, key: Key) -> None:
-        """Of all snapshots this one, if it is there, is the next to go."""
+        """Make this snapshot, if it exists, the next to be overwritten."""
         if key in self._place_of:
             self._place_of.move_to_end(key, last=False)
 
     def take_copies(self) -> list[StateCopy]:
-        """The copies that the next step makes, each given out once."""
+        """The copies that the next step makes first, each returned once."""
         copies, self._copies = self._copies, []
         return copies
 
     def give_back(self, copies: list[StateCopy]) -> None:
-        """Have copies made by the next step, as the one that took them last did nothing."""
+        """Queue copies again for the next step: the step that took them did nothing."""
         self._copies = copies + self._copies

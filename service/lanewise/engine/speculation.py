@@ -1,10 +1,11 @@
-"""Speculation: guessed tokens run behind the last one and are kept as far as they come true.
+"""Speculation: guessed tokens run after the last one, and are kept as far as they come true.
 
-A step reads all weights whether it has one row or eight, so a few guesses cost little where few
-sequences decode. A guess counts only if it is the very token that is drawn at its place, so answers
-are those without speculation, bit for bit. Each step has as many guesses as give most tokens per
-second: by how often guesses of their kind came true in this sequence, and by what steps of so many
-rows took. A sequence whose guesses fail soon has none, and tries again now and then.
+A step reads all weights, whether it has one row or eight, so a few guesses cost little where few
+sequences decode. A guess counts only if it is the token that is drawn at its place: answers are the
+same as without speculation, bit for bit. Each step runs the guesses that give most tokens per
+second, by how often guesses of their kind came true in this sequence and by the measured time of
+steps with so many rows. A sequence whose guesses keep failing gets none, and is tried again now and
+then.
 """
 
 import logging
@@ -24,35 +25,35 @@ from lanewise.engine.step import Step, Turn
 
 logger = logging.getLogger(__name__)
 
-# Kinds of guesses: by how many tokens before it repeat what stood before. Chances at the beginning
-# are rather too high, as what is never tried is never known.
-KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last also for what is longer
+# The kind of a guess, by how many tokens before it match an earlier place. First chances are rather
+# too high: what is never tried is never measured.
+KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last entry also for longer matches
 LAST_LENGTH = len(KIND_OF_LENGTH) - 1
-DRAFTED = 5  # by a draft model or the model's own head
+DRAFTED = 5  # the kind of guesses by a draft model or the model's own head
 FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
-FORGETTING_RATE = 1 / 400  # of what was learnt, each time a guess is passed over
+FORGETTING_RATE = 1 / 400  # towards the first chance, each time a guess is not run
 # Guesses below this chance are not weighed once a likelier one was not worth its row.
 UNLIKELY = 0.1
-MIN_GAIN = 1.04  # over the pace without guesses; less is within the error of what is known
-# With many sequences a step that waits for guesses also makes times between tokens uneven.
+MIN_GAIN = 1.04  # least gain in tokens per second; less is within the error of measurement
+# With many sequences, waiting for guesses also makes the time between tokens uneven.
 MIN_GAIN_OF_MANY = 1.1
-TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast expectations of the pace are corrected
-FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # between two steps that are not run ahead, with many rows
-MAX_SEARCHED = 8  # sequences of a step, in turns; promising ones are beside them
-WORTHLESS = 0.85  # where a guess this likely would not pay none is looked for
+TRUST_RATE, RECOVERY_RATE = 0.05, 1 / 250  # how fast trust in expected gains falls, recovers
+FIRST_WAIT_S, WAIT_RATE = 0.003, 0.1  # delay of a step not begun ahead, with many rows
+MAX_SEARCHED = 8  # sequences searched in a step, in turns; promising ones come on top
+WORTHLESS = 0.85  # if even a guess this likely would not pay, none is looked for
 
 
 @dataclass(slots=True)
 class Guess:
-    """What may come next in one sequence."""
+    """Tokens that may come next in one sequence."""
 
     tokens: list[int]
     kinds: list[int]
-    chances: list[float]  # that it comes true, and all before it
+    chances: list[float]  # that each comes true together with all before it
 
     def worth(self, count: int) -> float:
-        """How many of its first tokens are expected to come true."""
+        """The expected number of its first ``count`` tokens that come true."""
         return sum(self.chances[:count])
 
 
@@ -66,19 +67,19 @@ class Guesser:
         self._expected = expected
         self._chances = list(FIRST_CHANCES)
         self._most = most
-        self.promise: list[float] = []  # chances of its last guess, if that was worth its rows
-        self.reader: Reader | None = None  # of what drafts
+        self.promise: list[float] = []  # chances of its last guess, if it was worth its rows
+        self.reader: Reader | None = None  # of the draft model
 
     def most(self, sequence: Sequence) -> int:
-        """Tokens that may be guessed now: the last one that the sequence may have is drawn."""
+        """Tokens that may be guessed now: the sequence's last possible token is always drawn."""
         return min(self._most, sequence.request.params.max_tokens - sequence.n_output - 1)
 
     def chance(self, kind: int) -> float:
-        """How likely one guess of a kind comes true."""
+        """The probability that one guess of this kind comes true."""
         return self._chances[kind]
 
     def guess(self, sequence: Sequence) -> Guess | None:
-        """The tokens that followed where the end of the sequence stood in it, or is expected."""
+        """The tokens after an earlier occurrence of the text's end, or of the expected answer."""
         most = self.most(sequence)
         if most < 1:
             return None
@@ -97,25 +98,25 @@ class Guesser:
         return Guess(found, kinds, chances)
 
     def _found(self, tokens: list[int], most: int) -> tuple[list[int], int]:
-        """What may follow, and how many tokens before it are alike."""
+        """Tokens that may follow, and the length of the match before them."""
         place, length = self._lookup.find(tokens)
         if self._expected is not None:
             there, alike = self._expected.find(tokens)
             if alike and alike >= length:
                 return self._expected.tokens[there : there + most], alike
         found = tokens[place : place + most] if length else []
-        while length and len(found) < most:  # the match reaches into itself: a text that goes round
+        while length and len(found) < most:  # the match overlaps its own end: a loop
             found += found[: most - len(found)]
         return found, length
 
     def learn(self, guess: Guess, n_run: int, n_true: int) -> None:
-        """``n_run`` tokens of a guess were run, the first ``n_true`` came true."""
+        """Learn that ``n_run`` guessed tokens were run and the first ``n_true`` came true."""
         for place, kind in enumerate(guess.kinds[: min(n_run, n_true + 1)]):
             came = 1.0 if place < n_true else 0.0
             self._chances[kind] += LEARNING_RATE * (came - self._chances[kind])
 
     def pass_over(self, kind: int) -> None:
-        """A guess of a kind was not worth its row."""
+        """Note that a guess of this kind was not worth its row."""
         self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
 
 
@@ -124,11 +125,11 @@ GuesserOf = Callable[[Sequence], Guesser | None]
 
 @dataclass(slots=True)
 class Guesses:
-    """Those that one step runs, and what is expected of it."""
+    """The guesses of one step, and what is expected of them."""
 
     tried: list[tuple[Turn, Guesser, Guess]] = field(default_factory=list)
     expected_pace: float = 0.0  # tokens per second; 0 without guesses
-    draft_s: float = 0.0  # that the draft model took for them
+    draft_s: float = 0.0  # time that the draft model took
 
 
 class Speculator:
@@ -138,12 +139,12 @@ class Speculator:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
         self._wait_s = FIRST_WAIT_S
-        self._trust = 1.0  # the pace of steps with guesses, as a part of what was expected
-        self._next_searched = 0  # place among the decodes, where not all are searched
+        self._trust = 1.0  # measured gain of steps with guesses / expected gain
+        self._next_searched = 0  # place in the list of decodes
         self.costs = RowCosts()
 
     def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
-        """One for each sequence that wants guesses; those of one prompt share the work."""
+        """A guesser for each sequence that wants one; sequences of one prompt share its index."""
         lookups: dict[int, PromptLookup] = {}
         texts: dict[int, Expected] = {}
         made: list[Guesser | None] = []
@@ -167,10 +168,10 @@ class Speculator:
         return made
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
-        """Whether a step should wait for the last tokens, so that guesses may follow them.
+        """Whether a step should wait for the last tokens, so that guesses can follow them.
 
-        Many sequences are searched for repeats while steps run; few always, as each token counts.
-        While one waits for many nothing is computed, for what may be a good part of a step.
+        Few sequences always wait, since each token counts. For many the wait, in which nothing is
+        computed, may be a good part of a step; they are searched for repeats while steps run.
         """
         if not self._could_pay(step.n_tokens):
             return False
@@ -182,7 +183,7 @@ class Speculator:
         return self._least_chance(step.n_tokens, chances, many=True)[0] <= 1
 
     def search(self, step: Step, guesser_of: GuesserOf) -> None:
-        """See whose text repeats itself, while the next step runs."""
+        """Find sequences whose text repeats itself, while the next step runs."""
         rows = step.n_tokens
         if not self._could_pay(rows):
             return
@@ -210,7 +211,7 @@ class Speculator:
         scheduler: Scheduler,
         guesser_of: GuesserOf,
     ) -> Guesses:
-        """Let the decodes of a step run what is likely to come next."""
+        """Add guesses to the decodes of a step."""
         added = Guesses()
         rows = step.n_tokens
         if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
@@ -233,7 +234,7 @@ class Speculator:
     def learn(self, guesses: Guesses, rows: int, seconds: float) -> list[tuple[int, int]]:
         """Note how long a step took and which of its guesses came true.
 
-        Returns how many tokens each sequence with guesses ran on trust, and how many came true.
+        Returns (guessed tokens run, tokens that came true) for each sequence with guesses.
         """
         counts = [(len(turn.draft), turn.n_accepted) for turn, _, _ in guesses.tried]
         if counts:
@@ -250,7 +251,7 @@ class Speculator:
         return counts
 
     def note_wait(self, rows: int, seconds: float) -> None:
-        """A step that was not run ahead began so long after the one before it."""
+        """Note the delay between two steps of which the second could not be begun ahead."""
         if rows > MAX_SEARCHED:
             self._wait_s += WAIT_RATE * (seconds - self._wait_s)
 
@@ -260,9 +261,9 @@ class Speculator:
             self._draft.close()
 
     def _searched(self, decodes: list[tuple[Turn, Guesser]]) -> list[tuple[Turn, Guesser]]:
-        """Those whose texts are searched for repeats: all of a few, in turns of many.
+        """The decodes whose texts are searched now: all if they are few, else some, in turns.
 
-        Between two steps there is no time for all of many, most of which would find nothing.
+        Between two steps there is no time to search many texts, most of which do not repeat.
         """
         if len(decodes) <= MAX_SEARCHED:
             return decodes
@@ -303,7 +304,7 @@ class Speculator:
         decodes: list[tuple[Turn, Guesser]],
         added: Guesses,
     ) -> None:
-        """Let the draft model guess for those who have no guess yet, all as many tokens."""
+        """Let the draft model guess for decodes without a guess, the same number of tokens each."""
         eager = []
         for turn, guesser in decodes:
             most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
@@ -326,7 +327,7 @@ class Speculator:
         try:
             drafted = draft.guess(wanted, scheduler.blocks.tables)
         except Exception:
-            logger.exception("the draft model failed, and guesses no more")
+            logger.exception("the draft model failed and is no longer used")
             self._draft = None
             draft.close()
             return
@@ -339,7 +340,7 @@ class Speculator:
         added.draft_s = time.perf_counter() - began
 
     def _best_length(self, step: Step, draft: Drafter, chances: list[float], added: Guesses) -> int:
-        """Tokens that the draft model should guess for each sequence, for the best pace."""
+        """Guesses of the draft model for each sequence that promise the most tokens per second."""
         if not chances:
             return 0
         if not draft.costs.are_known:
@@ -365,20 +366,20 @@ class Speculator:
         return gain / self._trust * rows / self.costs.seconds(rows)
 
     def _could_pay(self, rows: int) -> bool:
-        """Whether a guess that is all but certain would be worth its row."""
+        """Whether even an almost certain guess would be worth its row."""
         return self.costs.are_known and self._tokens_of_a_row(rows) < WORTHLESS
 
     def _tokens_of_a_row(self, rows: int) -> float:
-        """Tokens that a step of so many rows gives in the time that one more row takes."""
+        """Tokens that a step of this size gives in the time that one more row takes."""
         now = self.costs.seconds(rows)
         return rows * (self.costs.seconds(rows + 4) - now) / (4 * now)
 
     def _least_chance(self, rows: int, chances: list[float], many: bool) -> tuple[float, float]:
-        """The chance that a guess must have for the step to have the best pace, and that pace.
+        """The lowest chance worth a row, and the tokens per second that this promises.
 
-        They are 2 and 0 if no guess is worth its row. ``chances`` fall; of ``many`` sequences a
-        step with guesses begins later than one without. Every row that is no guess counts as a
-        token, so that guesses slow no prompt either.
+        Returns (2, 0) if no guess is worth its row. ``chances`` fall. With ``many`` sequences a
+        step with guesses begins later than one without. Rows that are no guesses count as a token
+        each, so that guesses do not slow prompts.
         """
         worth = float(rows)
         wait_s, gain = (self._wait_s, MIN_GAIN_OF_MANY) if many else (0.0, MIN_GAIN)

@@ -1,4 +1,4 @@
-"""Series of the states that layers of a model keep, and of snapshots of them."""
+"""Series of recurrent states and their snapshots."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -6,7 +6,7 @@ from lanewise.engine.snapshots import Snapshots
 
 
 class StateSeries:
-    """What snapshots are there for, and whether they are used."""
+    """How many snapshots there are, and how often they are used."""
 
     def __init__(
         self, labels: dict[str, str], registry: CollectorRegistry, n_places: int, n_bytes: int
@@ -18,7 +18,7 @@ class StateSeries:
             return Counter(name, text, list(labels), registry=registry).labels(**labels)
 
         self._held = gauge(
-            "lanewise_state_snapshots", "Snapshots of states that prompts may go on behind."
+            "lanewise_state_snapshots", "Snapshots of states from which prompts can continue."
         )
         self._taken = counter("lanewise_state_snapshots_taken", "Snapshots of states taken.")
         self._used = counter(
@@ -29,7 +29,7 @@ class StateSeries:
         self._published = (0, 0)
 
     def publish(self, snapshots: Snapshots) -> None:
-        """Bring them up to date."""
+        """Update the series."""
         taken, used = self._published
         self._held.set(snapshots.n_held)
         self._taken.inc(snapshots.n_taken - taken)

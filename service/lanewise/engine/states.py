@@ -1,9 +1,9 @@
-"""Where snapshots of states are taken, and what sequences find behind them.
+"""Where snapshots of recurrent states are taken, and what new sequences find.
 
-Models with layers that keep a state: what goes on behind a known beginning needs its blocks and the
-state at its end, which exists only while somebody computes just that token. So prompts are cut into
-chunks that end where a state will be wanted: before the last token, which is where the same prompt
-and the next turn of a conversation go on; where it parts from another text; and now and then.
+To continue after a known beginning, a sequence of a model with states needs its blocks and the
+state at that point, which exists only while a sequence ends a step there. So prompts are cut into
+chunks that end where a state will be wanted. These are before the last token (the same prompt
+again, and the conversation's next turn), where two texts diverge, and at regular distances.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -19,23 +19,23 @@ from lanewise.engine.step import Turn
 from lanewise.engine.window import Windows
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
-# Blocks between two places in a prompt, as each cut makes one more step: 64 tokens are computed in
-# not much more time than a step takes that reads all weights.
+# Least blocks between two cuts of a prompt, as each cut costs one more step: 64 tokens take little
+# longer than reading all weights.
 LEAST_BLOCKS = 2
-PROMPT_BLOCKS = 8  # between places in a prompt of which nothing else is known
+PROMPT_BLOCKS = 8  # regular distance of cuts in a prompt
 TOKENS_PER_SNAPSHOT = 1024
 
 
 def blocks_per_snapshot(layout: KvLayout) -> int:
-    """Blocks of the KV cache for which there is one snapshot, when no setting says how many."""
+    """KV cache blocks per snapshot, if no setting says otherwise."""
     return TOKENS_PER_SNAPSHOT // BLOCK_TOKENS * len(layout.windows)
 
 
 def blocks_between(layout: KvLayout, max_draft: int) -> int:
-    """Blocks of an answer between two snapshots: at most those whose keys and values take as much.
+    """Blocks of an answer between two snapshots: at most those that are as large as a snapshot.
 
-    A snapshot now and then moves no more than a step with the sequence does, which reads and writes
-    all of its state; of an answer only the last one stays.
+    Copying a state is no more traffic than the sequence's step itself, which reads and writes all
+    of it. Of an answer only the last snapshot stays.
     """
     of_block = layout.block_bytes * len(layout.windows)
     return min(PROMPT_BLOCKS, max(1, -(-layout.place_bytes(max_draft) // of_block)))
@@ -45,21 +45,21 @@ def blocks_between(layout: KvLayout, max_draft: int) -> int:
 class _Plan:
     """Where a running sequence has its state copied."""
 
-    stops: list[int]  # in what it had when it was admitted: blocks before each, ascending
-    lasting: set[int] = field(default_factory=set)  # those that are not there just now and then
-    passing: Key | None = None  # its last snapshot that was
+    stops: list[int]  # number of blocks before each cut of its first tokens, ascending
+    lasting: set[int] = field(default_factory=set)  # the cuts that are not at regular distances
+    passing: Key | None = None  # key of its last snapshot at a regular distance
 
 
 class States:
-    """Plans snapshots for running sequences, and finds those that new ones can begin with.
+    """Plans snapshots for running sequences, and finds those with which new ones can start.
 
-    Of the snapshots that a sequence takes now and then, all but its last are the first to go: the
-    next turn of its conversation goes on behind the last.
+    Of a sequence's snapshots at regular distances only the last is kept for long: the next turn of
+    its conversation continues there.
     """
 
     def __init__(self, snapshots: Snapshots, every_blocks: int) -> None:
         self.snapshots = snapshots
-        self._every = every_blocks  # between two in an answer
+        self._every = every_blocks  # blocks between two in an answer
         self._every_of_prompt = max(every_blocks, PROMPT_BLOCKS)
         self._plans: dict[Sequence, _Plan] = {}
         self._coming: dict[Key, Sequence] = {}  # snapshots of prompts that are being computed
@@ -71,10 +71,10 @@ class States:
         windows: Windows,
         coming_blocks: Mapping[Key, Sequence],
     ) -> Prefix | None:
-        """As ``prefix.find_prefix``: all groups of layers have the blocks, and there is a snapshot.
+        """As ``prefix.find_prefix``, where all groups have the blocks and there is a snapshot.
 
-        None if a running sequence will take one further on, perhaps because it is asked to here: at
-        the last block that both have in common.
+        None if a running sequence will take a later usable snapshot. It may be asked to here, at
+        the end of the blocks that both texts share.
         """
         most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
         n_full, found = find_in_all(sequence, most, pool, windows)
@@ -96,7 +96,7 @@ class States:
         return Prefix(tuple(groups), n_full, n_alike=n_alike)
 
     def begin(self, sequence: Sequence, prefix: Prefix) -> None:
-        """A sequence was given a row: give it the state it begins with, and plan its snapshots."""
+        """Restore the state with which a new sequence starts, and plan its snapshots."""
         first, sequence.n_accepted = prefix.n_full, 0
         if first:
             key = sequence.key_before(first)
@@ -119,7 +119,7 @@ class States:
             self._coming.setdefault(sequence.key_before(place), sequence)
 
     def cut(self, sequence: Sequence, count: int) -> int:
-        """How many of its next ``count`` tokens a sequence runs in one step, to be copied then."""
+        """How many of its next ``count`` tokens a sequence runs before its state is copied."""
         here, stops = sequence.n_cached, self._plans[sequence].stops
         place = bisect_right(stops, here // BLOCK_TOKENS)
         if place < len(stops):
@@ -130,10 +130,10 @@ class States:
         return min(count, every - here % every)
 
     def reach(self, turn: Turn, end: int) -> None:
-        """A turn is to compute or has computed up to ``end``: have the state copied, if it should.
+        """Plan a copy of the state if a turn that ends at ``end`` has reached a cut.
 
-        The copy is made by the step after that one. Guesses that came true are not in the state
-        yet, only remembered beside it: so it can become that behind each of them.
+        The next step makes the copy. Accepted guesses are not in the state yet but stored beside
+        it, so the copy can stand for the state after each of them.
         """
         sequence = turn.sequence
         if sequence.is_hidden or not self.snapshots.n_places:
@@ -151,7 +151,7 @@ class States:
             return
 
     def note_computed(self, turn: Turn, end: int) -> None:
-        """A turn has computed up to ``end``: what was copied, or will be, can be found."""
+        """A turn has computed up to ``end``: make its planned snapshot findable."""
         sequence = turn.sequence
         if sequence.is_hidden:
             self.drop(turn)
@@ -171,30 +171,30 @@ class States:
                 plan.passing = key
 
     def drop(self, turn: Turn) -> None:
-        """What a turn would have had copied is not what it was to be."""
+        """Free a turn's planned snapshot: its contents are not what was planned."""
         if turn.snapshot is not None:
             self.snapshots.drop(turn.snapshot)
             turn.snapshot = None
 
     def hide(self, sequence: Sequence) -> None:
-        """Remove a sequence's states, the one it began with included, from those found."""
+        """Remove a sequence's snapshots, the one it started with included, from the index."""
         for index in range(sequence.n_known // BLOCK_TOKENS):
             self.snapshots.forget(sequence.block_key(index))
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence gives its row back."""
+        """Forget a sequence that gives its row back."""
         for place in self._plans.pop(sequence).stops:
             self._forget_coming(sequence, sequence.key_before(place))
 
     def _deepest(self, sequence: Sequence, n_full: int) -> int:
-        """The last block, of the first ``n_full``, behind which there is a snapshot."""
+        """The number of blocks, at most ``n_full``, at whose end the last snapshot is."""
         here = n_full
         while here and sequence.key_before(here) not in self.snapshots:
             here -= 1
         return here
 
     def _can_add(self, leader: Sequence, place: int) -> bool:
-        """Have a running sequence copied behind one more block, if it has not come so far."""
+        """Add a cut for a running sequence unless it is further; returns whether it was added."""
         plan = self._plans.get(leader)
         if plan is None or leader.is_hidden or leader.n_cached >= place * BLOCK_TOKENS:
             return False
@@ -211,7 +211,7 @@ class States:
 
 
 def states_for(config: SchedulerConfig) -> States | None:
-    """Plans snapshots, where layers keep a state."""
+    """The planner of snapshots; None if the model has no states."""
     if config.n_snapshots is None:
         return None
     n_places = config.n_snapshots if config.prefix_cache else 0
@@ -219,7 +219,7 @@ def states_for(config: SchedulerConfig) -> States | None:
 
 
 def _ends_of_blocks(first: int, end: int) -> range:
-    """Which blocks begin behind so many tokens, ``first`` to ``end``; the last one first."""
+    """Numbers of blocks that end at ``first`` to ``end`` tokens, the largest first."""
     return range(end // BLOCK_TOKENS, (first - 1) // BLOCK_TOKENS, -1)
 
 

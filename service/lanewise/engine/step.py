@@ -1,4 +1,4 @@
-"""A step: what each sequence does in it, and how it shares tokens and rows of logits among them."""
+"""A step: what each sequence does in it, and the budget of tokens and rows of logits."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -15,23 +15,23 @@ NO_POSITIONS = range(0)
 
 @dataclass(slots=True)
 class Turn:
-    """What one sequence does in a step."""
+    """The part of one sequence in a step."""
 
     sequence: Sequence
-    count: int  # tokens the model sees, guesses not among them
-    scored: range  # positions among them whose logits score the prompt token after each
+    count: int  # tokens the model sees, without guesses
+    scored: range  # positions whose logits score the prompt token after each
     ends_in_draw: bool  # whether a token is drawn after the last of them
-    draft: Items[int] = ()  # guessed tokens that are run behind them
-    n_accepted: int = 0  # of the draft, once the step has run
-    end: int | None = None  # of the sequence in the cache; None until begun ahead or recorded
-    n_told: int = 0  # of the sequence's draft before, as a step that was begun was told of it
+    draft: Items[int] = ()  # guessed tokens, run after the others
+    n_accepted: int = 0  # accepted guesses, once the step has run
+    end: int | None = None  # computed tokens after it; None until begun ahead or recorded
+    n_told: int = 0  # ``n_accepted`` before, as a step begun ahead was told
     snapshot: int | None = None  # the place to which the state is copied (states.py)
-    snapshot_end: int = 0  # the tokens that it is the state of then
-    error: NativeError | None = None  # of the first failed draw; results hold the tokens before
+    snapshot_end: int = 0  # tokens that this state has seen
+    error: NativeError | None = None  # of the first failed draw; results end before it
 
     @property
     def n_computed(self) -> int:
-        """Tokens that the step adds to the cache; guesses that failed are none."""
+        """Tokens that the step adds to the cache, without failed guesses."""
         return self.count + self.n_accepted
 
 
@@ -52,14 +52,14 @@ class Step:
 
 
 class Copies(NamedTuple):
-    """What a step copies before all else."""
+    """Copies that a step makes before it runs."""
 
     blocks: list[BlockCopy]
     states: Items[StateCopy] = ()
 
 
 def by_adapter(turns: list[Turn]) -> list[Turn]:
-    """Turns with the same adapter side by side: the library multiplies neighbours together."""
+    """Group turns of the same adapter: the library multiplies neighbours together."""
     if all(turn.sequence.request.adapter is None for turn in turns):
         return turns
     return sorted(turns, key=_adapter_number)
@@ -71,28 +71,28 @@ def _adapter_number(turn: Turn) -> int:
 
 
 class Budget:
-    """What is left of one step's tokens and rows of logits."""
+    """The tokens and rows of logits that one step may still take."""
 
     def __init__(
         self, tokens: int, logits: int, cut: Callable[[Sequence, int], int] | None = None
     ) -> None:
-        """``cut`` says how many of so many tokens a sequence runs at most; None: all."""
+        """``cut`` limits how many of its next tokens a sequence runs; None: no limit."""
         self.tokens = tokens
         self.logits = logits
         self._cut = cut
         self.turns: list[Turn] = []
-        self.n_decodes = 0  # of these, which come first
+        self.n_decodes = 0  # at the front of the turns
 
     @property
     def is_left(self) -> bool:
         return self.tokens > 0 and self.logits > 0
 
     def leave(self, tokens: int) -> None:
-        """Spend at most so many tokens from now on."""
+        """Allow at most ``tokens`` more tokens."""
         self.tokens = min(self.tokens, tokens)
 
     def spend_on(self, sequence: Sequence) -> None:
-        # Called for every sequence between two steps: the sequence's own properties and min() would
+        # Called for every sequence between two steps: the properties of Sequence and min() would
         # take a third longer.
         n_tokens = len(sequence.tokens)
         if sequence.n_pending and n_tokens == sequence.n_most:
@@ -108,7 +108,7 @@ class Budget:
             count = min(count, without_logits + self.logits)
             scored = sequence.scored_by(count)
         elif self.logits == 0:
-            count = min(count, uncached - 1)  # all but the token that needs logits
+            count = min(count, uncached - 1)  # the last token needs logits, and waits
         if count == 0:
             return
         ends_in_draw = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete

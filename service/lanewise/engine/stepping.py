@@ -1,4 +1,4 @@
-"""Runs steps: plans them, hands them to the model, and learns what they took."""
+"""Runs steps: plans them, hands them to the model and measures them."""
 
 import logging
 import time
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """Whom to tell of steps, on the engine's thread."""
+    """Callbacks about steps, on the engine's thread."""
 
     planned: Callable[[Step], None]
-    completed: Callable[[Step, Items[Items[Sampled]]], None]  # with what each turn got
-    failed: Callable[[list[Sequence], Exception], None]  # these sequences, alone in a step
+    completed: Callable[[Step, Items[Items[Sampled]]], None]  # with each turn's results
+    failed: Callable[[list[Sequence], Exception], None]  # these sequences failed alone in a step
     before_waiting: Callable[[], None]  # the model is about to run, or runs, for a while
 
 
 class Stepper:
-    """Runs the sequences of a scheduler, of which ``jobs`` says how their tokens are drawn."""
+    """Runs a scheduler's sequences; ``jobs`` has each one's sampler."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class Stepper:
         self._masks = masks
         self._pacer = pacer
         self._speculator = speculator
-        self._in_flight: StepInFlight | None = None  # a step that was begun ahead
-        self._last_native = (0.0, 0.0)  # its end, and the native seconds until then
-        self._last_s = 0.0  # that a step took
-        self._not_begun = ""  # why the last one could not be that had to be begun ahead
-        self.began: float | None = None  # the step that runs now, by the clock time.monotonic()
+        self._in_flight: StepInFlight | None = None  # begun ahead
+        self._last_native = (0.0, 0.0)  # clock and native seconds at the end of the last call
+        self._last_s = 0.0  # duration of the last step
+        self._not_begun = ""  # the last error of a step that could not be begun ahead
+        self.began: float | None = None  # start of the running step, by time.monotonic()
 
     @property
     def has_step_in_flight(self) -> bool:
-        """Whether a step runs that was begun ahead."""
+        """Whether a step that was begun ahead is running."""
         return self._in_flight is not None
 
     def wait(self) -> None:
-        """Return when it is time to plan the next step: before the end of the one that runs."""
+        """Return when the next step should be planned, before the running one ends."""
         if self._in_flight is not None:
             left_s = self._in_flight.time_left(time.perf_counter())
             if left_s > 0:
@@ -80,11 +80,11 @@ class Stepper:
                 self._in_flight.runner.wait(left_s)
 
     def note_idle(self) -> None:
-        """There was nothing to run: what has passed since the last step is no gap."""
+        """Note that there was nothing to run: the time since the last step counts as no gap."""
         self._last_native = (0.0, 0.0)
 
     def advance(self) -> None:
-        """Run a step, or begin one and finish the one that was begun before."""
+        """Run a step, or begin one and finish the one begun before."""
         began = time.perf_counter()
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is None:
@@ -94,16 +94,16 @@ class Stepper:
         planned = self._plan() if self._scheduler.can_plan_ahead else None
         ahead = None if planned is None else self._runner_ahead(planned)
         begun = None if planned is None or ahead is None else self._begin(planned, ahead)
-        self._events.before_waiting()  # not before: who is woken wants the interpreter
-        # If it fails, what was planned expects tokens that did not come: the next plan takes over
-        # who was admitted, and the copies that have not been made.
+        self._events.before_waiting()  # late: woken threads want the interpreter
+        # If the running step fails, the step planned after it waits for tokens that did not come.
+        # Its admitted sequences and unmade copies go to the next plan.
         if self._finish(in_flight, begun):
             self._in_flight = begun
             if planned is not None and begun is None:
                 self._start(planned, None, began)
 
     def _start(self, step: Step, ahead: AheadRunner | None, began: float) -> None:
-        """Begin a step where that can be, or run it."""
+        """Begin a step ahead if possible, or run it."""
         step.turns = [turn for turn in step.turns if turn.sequence in self._jobs]
         if step.turns and ahead is not None:
             self._in_flight = self._begin(step, ahead)
@@ -116,7 +116,7 @@ class Stepper:
         return step
 
     def _runner_ahead(self, step: Step) -> AheadRunner | None:
-        """What can begin a step before the one before it has ended; None if it must wait."""
+        """The runner if a step can be begun ahead now; None if it must wait."""
         if self._ahead is None or not self._scheduler.can_plan_ahead:
             return None
         if self._last_s < self._min_ahead_s or self._is_own(step):
@@ -126,14 +126,14 @@ class Stepper:
         return self._ahead if can_run_ahead(step, self._jobs) else None
 
     def _begin(self, step: Step, runner: AheadRunner) -> StepInFlight | None:
-        """Begin a step, which the library runs when the one before it is over."""
+        """Begin a step, which the library runs after the current one."""
         copies = self._scheduler.take_copies()
         try:
             batch, draws = make_batch(step, self._scheduler.blocks.tables, self._jobs, copies)
             runner.start(batch, draws)
         except Exception as error:
             self._scheduler.give_back(copies)
-            if str(error) != self._not_begun:  # once, if it is the system that refuses a thread
+            if str(error) != self._not_begun:  # log a repeated error only once
                 self._not_begun = str(error)
                 logger.warning("a step cannot be begun ahead: %s", error)
             return None  # the caller runs it alone; then only the faulty sequence fails
@@ -148,7 +148,7 @@ class Stepper:
         return StepInFlight(runner, step, n_rows, work, began, expected_s, adapters, copies)
 
     def _finish(self, in_flight: StepInFlight, next_one: StepInFlight | None) -> bool:
-        """Wait for a step that was begun and complete it; false if it failed."""
+        """Wait for a step begun ahead and complete it; false if it failed."""
         step = in_flight.step
         try:
             finished = in_flight.runner.finish()
@@ -177,21 +177,21 @@ class Stepper:
         self._tally.note_step(in_flight.n_rows)
         self._note_run(step, results_of(step, finished.drawn))
         self._learn(Guesses(), in_flight.n_rows, seconds)
-        # Without a next one, a step that waits for the tokens searches by itself.
+        # Without a next step, ``wants`` or ``add_guesses`` searches when the next one is planned.
         if self._speculator is not None and next_one is not None:
             self._speculator.search(step, self._guesser_of)
         return True
 
     def _skip(self, in_flight: StepInFlight) -> bool:
-        """Take back a step that was begun behind one that failed; whether it did anything."""
+        """Finish a step that was begun after one that failed; returns whether it did anything."""
         was_run = True
         try:
             in_flight.runner.finish()
-        except StepRefusedError:  # it needed what the other should have drawn
+        except StepRefusedError:  # it needed a token that the failed step should have drawn
             self._scheduler.give_back(in_flight.copies)
             was_run = False
         except Exception:
-            logger.exception("a step behind one that failed failed too")
+            logger.exception("a step after a failed one failed too")
         in_flight.let_go()
         self._scheduler.take_back(in_flight.step)
         return was_run
@@ -215,7 +215,7 @@ class Stepper:
             self._learn(guesses, n_rows, time.perf_counter() - began)
 
     def _is_own(self, step: Step) -> bool:
-        """Whether a step is only for the server's own requests, which are not counted."""
+        """Whether a step has only the server's own requests, which are not counted."""
         is_own = False
         for turn in step.turns:
             job = self._jobs.get(turn.sequence)
@@ -235,7 +235,7 @@ class Stepper:
         self._events.completed(step, results)
 
     def _run_each(self, step: Step, error: Exception) -> None:
-        """A step failed: perhaps one sequence is at fault; the others get what they would have."""
+        """After a failed step run each sequence alone: a bad one then fails only itself."""
         logger.error("a step of %d sequences failed: %s", len(step.turns), error)
         self._metrics.step_errors.inc()
         turns = [turn for turn in step.turns if turn.sequence in self._jobs]
@@ -252,18 +252,19 @@ class Stepper:
                 self._run(Step([turn]), time.perf_counter())
 
     def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
-        """What a step gives each sequence, and its rows, of which not all may count."""
+        """The results of a step for each turn, and the rows that it ran."""
         tables = self._scheduler.blocks.tables
         copies, copied = self._scheduler.take_copies(), False
         try:
             batch, draws = make_batch(step, tables, self._jobs, copies)
             self._begin_masks(step)
-            # What the last step gave goes out now, not before: who is woken wants the interpreter,
-            # and gets it from the native call instead of from the middle of our own work.
+            # The last step's results are sent now and not earlier: woken threads want the
+            # interpreter, and get it during the native call instead of in the middle of our own
+            # work.
             self._events.before_waiting()
             native_began = time.perf_counter()
             self.began = time.monotonic()
-            copied = True  # whatever becomes of the step, unless it is refused
+            copied = True  # as after every error except a refusal
             sampled = self._runner.step_and_draw(batch, draws)
         except StepRefusedError:
             copied = False
@@ -291,7 +292,7 @@ class Stepper:
         return None if job is None else job.guesser
 
     def _begin_masks(self, step: Step) -> None:
-        """Have computed which tokens may be drawn in a step."""
+        """Begin to compute which tokens grammars allow in a step."""
         began = time.perf_counter()
         samplers = [self._jobs[turn.sequence].sampler for turn in step.turns if turn.ends_in_draw]
         constraints = [one.constraint for one in samplers if one.constraint is not None]

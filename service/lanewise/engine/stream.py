@@ -1,4 +1,4 @@
-"""The event loop's end of a request: tokens arrive here from the engine's thread."""
+"""The event loop's side of a request: tokens arrive here from the engine's thread."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Self
 
 from lanewise.runtime import Sampled
 
-# Sampled is part of what a stream yields: a reader of one needs no import of the runtime.
+# Sampled is part of what a stream yields, so readers need not import the runtime.
 __all__ = [
     "EngineError",
     "EngineStoppedError",
@@ -24,11 +24,11 @@ __all__ = [
 
 
 class EngineError(Exception):
-    """The engine could not finish a request; the message is fit for its client."""
+    """The engine could not finish a request; the message may be sent to the client."""
 
 
 class QueueFullError(EngineError):
-    """Too many requests are waiting already."""
+    """Too many requests are waiting."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class QueueFullError(EngineError):
 
 
 class QueueTimeoutError(EngineError):
-    """A request has waited too long for its turn."""
+    """A request has waited longer than ``queue_timeout`` allows."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
@@ -44,11 +44,11 @@ class QueueTimeoutError(EngineError):
 
 
 class TimeLimitError(EngineError):
-    """A request has taken longer than requests may."""
+    """A request has taken longer than the time limit allows."""
 
 
 class NoTokenError(EngineError):
-    """What a request asks for leaves no token that may come next."""
+    """A request's fields leave no token that may come next."""
 
 
 class EngineStoppedError(EngineError):
@@ -57,30 +57,30 @@ class EngineStoppedError(EngineError):
 
 @dataclass(slots=True)
 class TokenOutput:
-    """One token of one sequence of a request, or its end, or both."""
+    """One token of a request's sequence, its end, or both."""
 
     index: int  # which sequence of the request
     sampled: Sampled | None  # None only when no token was asked for
-    finish_reason: str | None = None  # stop | length, with the last output of a sequence
-    cached_tokens: int = 0  # of the prompt, that were in the cache already
+    finish_reason: str | None = None  # stop or length, with the last output of a sequence
+    cached_tokens: int = 0  # prompt tokens found in the cache
     prompt_scores: Sequence[Sampled] = ()  # with the first output
-    ends_complete: bool = False  # stopped because nothing may follow; the token is text like others
+    ends_complete: bool = False  # stopped because nothing may follow; the token is part of the text
 
 
 @dataclass(slots=True)
 class Moments:
-    """When a request moved, by ``time.monotonic``: the first of its sequences to; None: not yet."""
+    """When a request's first sequence reached each stage, by ``time.monotonic``; None: not yet."""
 
     arrived: float
     started: float | None = None
     first_token: float | None = None
-    # Tokens of the prompt, of the sequence that ran last: in the cache before, and by now.
+    # Prompt tokens, of the sequence that ran last: found in the cache, and computed so far.
     n_reused: int = 0
     n_read: int = 0
 
 
 class RequestStream:
-    """Yields lists of outputs, as many as have come since; ends when every sequence has."""
+    """Yields lists of the outputs that have come since the last; ends when every sequence has."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class RequestStream:
         self._pending: list[TokenOutput] = []
         self._error: EngineError | None = None
         self._cancelled = False
-        self._waiter: asyncio.Future[None] | None = None  # of the reader, while it waits for more
+        self._waiter: asyncio.Future[None] | None = None  # set while the reader waits
         self._on_stop = on_stop
         self._on_cancel = on_cancel
 
     @property
     def cancelled(self) -> bool:
-        """Whether the request was given up before its end."""
+        """Whether the request was cancelled before its end."""
         return self._cancelled
 
     def __aiter__(self) -> Self:
@@ -122,14 +122,14 @@ class RequestStream:
         return outputs
 
     def stop(self, index: int) -> None:
-        """End one sequence as finished: its text holds a stop string."""
+        """End one sequence as finished: its text has a stop string."""
         if index in self._live:
             self._live.discard(index)
             self._pending = [output for output in self._pending if output.index != index]
             self._on_stop(index)
 
     def cancel(self) -> None:
-        """Give the whole request up; the iteration ends, blocks are free within one step."""
+        """Cancel the request: the iteration ends, and its blocks are free within one step."""
         if self._live and self._error is None:
             self._cancelled = True
             self._live.clear()
@@ -138,13 +138,13 @@ class RequestStream:
             self._wake()
 
     def deliver(self, outputs: Sequence[TokenOutput]) -> None:
-        """Take what a step gave one sequence of the request; called on the event loop."""
+        """Add one sequence's outputs of a step; called on the event loop."""
         if outputs[0].index in self._live:
             self._pending += outputs
             self._wake()
 
     def fail(self, error: EngineError) -> None:
-        """End with an error, behind what has been delivered; called on the event loop."""
+        """End with an error after the outputs delivered so far; called on the event loop."""
         self._error = error
         self._wake()
 

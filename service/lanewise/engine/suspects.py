@@ -1,4 +1,4 @@
-"""Sequences that may have failed a step which took the states of all its sequences with it."""
+"""Finds the sequence at fault after a failed step that spoiled the states of all its sequences."""
 
 from collections.abc import Iterable
 
@@ -7,19 +7,19 @@ from lanewise.engine.step import Turn
 
 
 class Suspects:
-    """Sequences of a step that failed, until each has run its tokens of that step alone.
+    """Sequences of a failed step, until each has run its tokens of that step alone.
 
-    What came before those went well once and is computed again beside others.
+    Their earlier tokens ran without error once and are computed again beside other sequences.
     """
 
     def __init__(self) -> None:
-        self._spans: dict[Sequence, tuple[int, int]] = {}  # positions that are run alone
+        self._spans: dict[Sequence, tuple[int, int]] = {}  # positions that run alone
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def add(self, turns: Iterable[Turn]) -> None:
-        """These failed together, and are as far as they were before."""
+        """Suspect the sequences of a failed step; they are as far as before it."""
         for turn in turns:
             first = turn.sequence.n_cached
             end = first + turn.count
@@ -28,12 +28,12 @@ class Suspects:
             self._spans[turn.sequence] = first, end
 
     def cut(self, sequence: Sequence, count: int) -> int:
-        """How many of its next ``count`` tokens a sequence may run beside others; perhaps none."""
+        """How many of its next ``count`` tokens a sequence may run beside others; may be 0."""
         span = self._spans.get(sequence)
         return count if span is None else max(0, min(count, span[0] - sequence.n_cached))
 
     def next_alone(self, running: Iterable[Sequence]) -> Sequence | None:
-        """The sequence that is to run by itself now; None if there is none."""
+        """The sequence that must run alone now, or None."""
         for sequence in running:
             span = self._spans.get(sequence)
             if span is not None and sequence.n_cached >= span[0]:
@@ -41,11 +41,11 @@ class Suspects:
         return None
 
     def note_computed(self, sequence: Sequence, end: int) -> None:
-        """A sequence was computed up to ``end``."""
+        """Note that a sequence is computed up to ``end``."""
         span = self._spans.get(sequence)
         if span is not None and end >= span[1]:
             del self._spans[sequence]
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence has ended."""
+        """Forget a sequence that has ended."""
         self._spans.pop(sequence, None)

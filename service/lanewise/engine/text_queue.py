@@ -1,4 +1,4 @@
-"""Whole texts that wait to be run: which of them are in the next step."""
+"""Whole texts that wait to be run, and the choice of texts for the next step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class EncodingRequest:
-    """Texts of one request, as token ids with the special tokens around them."""
+    """The texts of one request as token ids, special tokens included."""
 
     texts: Items[Ids]
-    types: Items[Ids] | None = None  # of tokens; None: all are 0
-    pooling: str | None = None  # mean, cls, last or none, which gives a row for each token
-    normalize: bool | None = None  # as the model says, like pooling, if it is None
+    types: Items[Ids] | None = None  # token types; None: all 0
+    pooling: str | None = None  # mean, cls, last, or none for a row per token; None: the model's
+    normalize: bool | None = None  # None: as the model's files say
     client: int = 0
-    seen: Items[int] | None = None  # first tokens of each text that its tokens see; None: all
+    seen: Items[int] | None = None  # attended first tokens of each text; None: all
 
     @property
     def mode(self) -> tuple[Any, ...]:
-        """Texts of equal modes are run in one call."""
+        """Texts of equal modes run in one call."""
         return self.pooling, self.normalize, self.types is None, self.seen is None
 
 
@@ -45,7 +45,7 @@ class EncodingJob:
     trace_id: str | None = None
     n_tokens: int = 0
     n_begun: int = 0  # texts that have been in a step
-    n_left_tokens: int = 0  # of the others
+    n_left_tokens: int = 0  # tokens of the other texts
     started: float | None = None
     is_over: bool = False
     rows: list[Floats] = field(default_factory=list)  # of the texts that have been run, in order
@@ -55,18 +55,18 @@ class EncodingJob:
 
     @property
     def has_started(self) -> bool:
-        """Whether a text of it has been in a step."""
+        """Whether one of its texts has been in a step."""
         return self.started is not None
 
     @property
     def n_left(self) -> int:
-        """Texts that wait."""
+        """Texts that still wait."""
         return len(self.request.texts) - self.n_begun
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some texts of a request that take part in a step."""
+    """Some texts of a request in a step."""
 
     job: EncodingJob
     first: int
@@ -79,19 +79,19 @@ class Turn:
 
 
 def beyond(max_tokens: int) -> int:
-    """Tokens of short texts that go along with a step that is full."""
+    """How many tokens of short texts a full step may take in addition."""
     return max_tokens // 2
 
 
 class TextQueue:
-    """Requests in the order in which they get their share of a step: clients in turn, each's too.
+    """Requests in a fair order: clients in turn, and each client's requests in turn.
 
-    In a step each client, and of a client each request, gets about as many tokens as any other, so
-    that neither a million texts nor a thousand requests keep one text of somebody else waiting for
-    longer than a step or two. Where there is room for more, those that came first have it. A
-    request that had less than its share for want of room begins the next step: there is always
-    room for the first. A short text of a request that has just come goes along with any step, which
-    half as much more may be in: its share would wait where one text fills the step.
+    In a step each client, and within it each request, gets about the same number of tokens. So
+    neither a million texts nor a thousand requests delay another client's text by more than a step
+    or two. Remaining room goes to the oldest requests. A request that got less than its share for
+    lack of room begins the next step, where it always fits. The first short text of a new request
+    may also join a full step, which may grow by half for that: otherwise it would wait where one
+    text fills the step.
     """
 
     def __init__(self) -> None:
@@ -102,12 +102,12 @@ class TextQueue:
         return sum(map(len, self._clients.values()))
 
     def add(self, job: EncodingJob) -> None:
-        """A request has come."""
+        """Add a new request."""
         self._clients.setdefault(job.request.client, deque()).append(job)
         self.n_texts += job.n_left
 
     def remove(self, job: EncodingJob) -> None:
-        """A request is over; nothing if it waits no more."""
+        """Remove a request that is over; does nothing if it is not waiting."""
         jobs = self._clients.get(job.request.client)
         if jobs is not None and job in jobs:
             jobs.remove(job)
@@ -116,8 +116,8 @@ class TextQueue:
                 del self._clients[job.request.client]
 
     def take(self, max_tokens: int, max_texts: int) -> list[Turn]:
-        """Take the texts of a step, at least one if any waits; they wait no more."""
-        taken: dict[EncodingJob, int] = {}  # where a request's texts of this step begin
+        """Remove and return the texts of the next step, at least one if any waits."""
+        taken: dict[EncodingJob, int] = {}  # index of each request's first text in this step
         left = [max_tokens, max_texts]
         behind: EncodingJob | None = None
         while self._clients and (not taken or min(left) > 0):
@@ -137,7 +137,7 @@ class TextQueue:
         return [Turn(job, first, job.n_begun) for job, first in taken.items()]
 
     def _take_along(self, taken: dict[EncodingJob, int], left: list[int]) -> None:
-        """Take the first text of requests that have had no turn, those of clients in turn."""
+        """Take the first text of requests that got no turn, clients in turn."""
         for jobs in list(self._clients.values()):
             for job in list(jobs):
                 if left[0] <= 0 or left[1] <= 0:
@@ -148,7 +148,7 @@ class TextQueue:
                         self.remove(job)
 
     def _round(self) -> Iterator[EncodingJob]:
-        """Every request once, clients in turn; who had a turn is last next time."""
+        """Each request once, clients in turn; after its turn a request goes to the end."""
         for _ in range(len(self)):
             client, jobs = next(iter(self._clients.items()))
             job = jobs[0]
@@ -159,14 +159,14 @@ class TextQueue:
                 self.remove(job)
 
     def _put_first(self, job: EncodingJob) -> None:
-        """Let the next round begin with a request, and go on with who is after it."""
+        """Make a request the first of the next round."""
         clients, jobs = self._clients, self._clients[job.request.client]
         while next(iter(clients)) != job.request.client:
             clients.move_to_end(next(iter(clients)))
         jobs.rotate(-jobs.index(job))
 
     def _begin(self, job: EncodingJob, left: list[int], quantum: int, is_first: bool) -> bool:
-        """Take texts of a request: a quantum of tokens, or one text, while there is room."""
+        """Take texts of a request while there is room: a quantum of tokens, or one text."""
         first = end = job.n_begun
         texts, taken = job.request.texts, 0
         while end < len(texts) and left[1] > 0 and taken < quantum:

@@ -1,4 +1,4 @@
-"""What the engine remembers of a sequence beside its tokens: whose it is and when it moved."""
+"""What the engine keeps about a sequence beside its tokens: its request and its times."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from lanewise.runtime import Sampled
 class JobGroup:
     """The sequences of one request."""
 
-    adapter: LoadedAdapter | None = None  # that of all of them
+    adapter: LoadedAdapter | None = None  # of all its sequences
     is_counted: bool = True  # in metrics: the server's own requests are not
-    trace_id: str | None = None  # which metrics name as an example; None: it is not traced
+    trace_id: str | None = None  # for the metrics' exemplars; None: not traced
     stream: RequestStream = field(init=False)
-    jobs: dict[int, "Job"] = field(default_factory=dict)  # those that have not ended
+    jobs: dict[int, "Job"] = field(default_factory=dict)  # sequences that have not ended
     largest_output: int = 0
 
     def __iter__(self) -> Iterator["Job"]:
@@ -28,12 +28,12 @@ class JobGroup:
 
     @property
     def is_over(self) -> bool:
-        """Whether all have ended."""
+        """Whether all sequences have ended."""
         return not self.jobs
 
     @property
     def has_started(self) -> bool:
-        """Whether none waits for its first step."""
+        """Whether every sequence has been in a step."""
         return all(job.started is not None for job in self.jobs.values())
 
 
@@ -62,11 +62,11 @@ class Job:
 
     @property
     def n_queued(self) -> int:
-        """Tokens of its prompt while it has not been run yet."""
+        """Tokens of its prompt while it has not begun to run, then 0."""
         return self.sequence.n_prompt if self.started is None else 0
 
     def note_started(self, now: float, metrics: Metrics) -> None:
-        """The sequence takes part in a step, perhaps for the first time."""
+        """The sequence is in a step, perhaps for the first time."""
         if self.started is None:
             self.started = now
             moments = self.group.stream.moments
@@ -76,10 +76,10 @@ class Job:
 
 
 class Tally:
-    """What steps did since the metrics were last brought up to date.
+    """Counts of what steps did since the metrics were last updated.
 
-    Counting here touches a few numbers; a counter or a histogram touches far more memory, which
-    the step before has driven out of the caches.
+    Adding to these few numbers is cheap. A counter or histogram touches far more memory, which the
+    step has driven out of the CPU's caches.
     """
 
     def __init__(self) -> None:
@@ -91,23 +91,23 @@ class Tally:
         self._forced_tokens = 0
         self._mask_s = 0.0
         self._step_tokens: list[int] = []
-        self._token_gaps_s: dict[float, int] = {}  # those of one step are the same for most
+        self._token_gaps_s: dict[float, int] = {}  # most tokens of a step have the same gap
         self._step_gaps_s: list[float] = []
 
     def note_gap(self, seconds: float) -> None:
-        """So much time passed between the native calls of two steps."""
+        """Note the time between the native calls of two steps."""
         self._step_gaps_s.append(seconds)
 
     def note_step(self, n_tokens: int) -> None:
-        """A step of so many tokens was run."""
+        """Note a step of ``n_tokens`` tokens."""
         self._step_tokens.append(n_tokens)
 
     def note_draft(self, n_guessed: int, n_accepted: int) -> None:
-        """A sequence ran so many guessed tokens, of which the first came true."""
+        """Note that a sequence ran ``n_guessed`` guesses; the first ``n_accepted`` came true."""
         self._guessed.append((n_guessed, n_accepted))
 
     def note_admitted(self, job: Job) -> None:
-        """A sequence begins behind what the cache holds of its prompt."""
+        """Note that a sequence starts, with part of its prompt cached."""
         if job.sequence.n_preempted == 0:
             job.n_prompt_counted = job.sequence.n_reused
             moments = job.group.stream.moments
@@ -118,7 +118,7 @@ class Tally:
             self._prefix_hits += job.sequence.n_reused
 
     def note_prefill(self, job: Job) -> None:
-        """More of the prompt may be in the cache; what is computed again is not counted again."""
+        """Note newly computed prompt tokens, without tokens computed again after a preemption."""
         counted, n_prompt = job.n_prompt_counted, job.sequence.n_prompt
         if counted < n_prompt:
             job.n_prompt_counted = max(counted, min(job.sequence.n_cached, n_prompt))
@@ -127,9 +127,9 @@ class Tally:
                 self._prompt_tokens += job.n_prompt_counted - counted
 
     def note_tokens(self, job: Job, count: int, now: float, metrics: Metrics) -> None:
-        """Tokens of the answer came together: they share the time since the last.
+        """Note answer tokens that came together: they share the time since the last ones.
 
-        Those that come with the first one share its time, which is no time between tokens.
+        Tokens together with the first one share its time, which is no time between tokens.
         """
         is_first, last, job.last_token = job.first_token is None, job.last_token, now
         if is_first:
@@ -146,15 +146,15 @@ class Tally:
             self._token_gaps_s[gap_s] = self._token_gaps_s.get(gap_s, 0) + count
 
     def note_forced(self, count: int) -> None:
-        """So many tokens of an answer were the only ones its grammar let come."""
+        """Note tokens that a grammar forced."""
         self._forced_tokens += count
 
     def note_masks(self, seconds: float) -> None:
-        """A step began so much later for its masks."""
+        """Note how long a step was delayed by its masks."""
         self._mask_s += seconds
 
     def publish(self, metrics: Metrics) -> None:
-        """Add everything to the metrics, once."""
+        """Add everything to the metrics and start again from zero."""
         metrics.count_prompts(self._prefix_hits, self._prompt_tokens)
         metrics.generation_tokens.inc(self._generation_tokens)
         metrics.forced_tokens.inc(self._forced_tokens)
@@ -178,7 +178,7 @@ class Tally:
 
 
 def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
-    """A sequence has ended; times and sizes count only for those that were answered."""
+    """Note a sequence's end; times and sizes are observed only if it was answered."""
     group = job.group
     group.jobs.pop(job.index)
     if not group.is_counted:

@@ -1,4 +1,4 @@
-"""Which request is served next: the most important first, clients in turn, short requests first."""
+"""Which request runs next: by priority, then clients in turn, then short requests first."""
 
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from itertools import count
 
 from lanewise.engine.sequence import Sequence
 
-OUTPUT_WEIGHT = 2  # a token of an answer costs a step's share; tokens of a prompt share a step
+OUTPUT_WEIGHT = 2  # cost of an answer's token in prompt tokens, which share a step
 MAX_SAVED = 1024
 
 Tag = tuple[float, int]
@@ -17,21 +17,21 @@ Rank = tuple[int, float, Tag]
 class Shares:
     """Tokens computed for each client, as in start-time fair queueing.
 
-    Of clients that have work, the one with the smallest count is next. One that comes back after
-    steps without it begins where the client was that was started last, and at most ``MAX_SAVED``
-    behind all others: no client saves up while idle.
+    The client with the smallest count is served next. A client that returns after being idle gets
+    at least the count of the client started last, and is at most ``MAX_SAVED`` behind all others:
+    idle time saves up no right.
     """
 
     def __init__(self) -> None:
         self._computed: dict[int, float] = {}
-        self._n_sequences: Counter[int] = Counter()  # of clients that have any
+        self._n_sequences: Counter[int] = Counter()  # clients with sequences only
         self._floor = 0.0
         self.n_steps = 0
-        self._left_at: dict[int, int] = {}  # the step before which a client had nothing more
+        self._left_at: dict[int, int] = {}  # the step before which a client ran out of sequences
         self._arrivals = count()
 
     def enter(self, sequence: Sequence) -> None:
-        """A sequence has come; note where its prompt would be done if it ran alone."""
+        """Note a new sequence; tag it with the count at which its prompt would be done."""
         client = sequence.request.client
         if not self._n_sequences[client]:
             before = self._computed.get(client, 0.0)
@@ -44,45 +44,45 @@ class Shares:
         sequence.tag = (done_at, next(self._arrivals))
 
     def note_step(self) -> None:
-        """A step is planned."""
+        """Note that a step is planned."""
         self.n_steps += 1
 
     def note_started(self, sequence: Sequence) -> None:
-        """A sequence that waited runs now."""
+        """Note that a waiting sequence has started."""
         self._floor = max(self._floor, self._computed[sequence.request.client])
 
     def leave(self, sequence: Sequence) -> None:
-        """A sequence has ended."""
+        """Note that a sequence has ended."""
         client = sequence.request.client
         self._n_sequences[client] -= 1
         if not self._n_sequences[client]:
             self._left_at[client] = self.n_steps
 
     def note(self, sequence: Sequence, n_prompt: int, n_drawn: int) -> None:
-        """So many tokens of a prompt were computed, and so many of an answer drawn."""
+        """Count computed prompt tokens and drawn answer tokens for a sequence's client."""
         self._computed[sequence.request.client] += n_prompt + OUTPUT_WEIGHT * n_drawn
 
     def of(self, client: int) -> float:
-        """What was computed for a client that has sequences."""
+        """The count of a client that has sequences."""
         return self._computed[client]
 
     def rank(self, sequence: Sequence) -> Rank:
-        """Whose prompt comes first in a step: the smallest."""
+        """The order of prompts in a step: the smallest comes first."""
         request = sequence.request
         return request.priority, self._computed[request.client], sequence.tag
 
 
 class WaitingQueue:
-    """Sequences that wait: by priority, then by what their client has got, then by their tag.
+    """Waiting sequences: by priority, then by their client's count, then by their tag.
 
-    A tag is what the client had got when the sequence came, plus its prompt: a short request passes
-    long ones, and a long one is passed by no more work than it brings itself. Sequences of one
-    request follow each other, behind requests of their client of which fewer run.
+    A tag is the client's count when the sequence came, plus its prompt. So a short request passes
+    long ones, and a long one is delayed at most by as much work as it brings itself. Sequences of
+    one request follow each other, after requests of their client with fewer running sequences.
     """
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
-        # By priority, client and request.
+        # By priority, then client, then request.
         self._lines: dict[int, dict[int, dict[object, deque[Sequence]]]] = {}
         self._size = 0
 
@@ -90,29 +90,29 @@ class WaitingQueue:
         return self._size
 
     def __iter__(self) -> Iterator[Sequence]:
-        """All of them, by priority; clients and requests one after the other."""
+        """All of them by priority, then client by client and request by request."""
         for priority in sorted(self._lines):
             for groups in self._lines[priority].values():
                 for line in groups.values():
                     yield from line
 
     def add(self, sequence: Sequence) -> None:
-        """Put a new sequence behind those of its request."""
+        """Put a new sequence after the others of its request."""
         self._line(sequence).append(sequence)
         self._size += 1
 
     def put_back(self, sequence: Sequence) -> None:
-        """Put a sequence that was taken out before the others of its request."""
+        """Put a sequence that was popped back before the others of its request."""
         self._line(sequence).appendleft(sequence)
         self._size += 1
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is."""
+        """Remove a sequence from anywhere in the queue."""
         self._line(sequence).remove(sequence)
         self._drop_if_empty(sequence)
 
     def pop(self, running: Items[Sequence]) -> Sequence:
-        """Take out the sequence that is next, beside those that run."""
+        """Remove and return the next sequence, given the running ones."""
         clients = self._lines[min(self._lines)]
         client = next(iter(clients))
         if len(clients) > 1:
@@ -147,7 +147,7 @@ class WaitingQueue:
 
 
 def _order(sequence: Sequence, n_running: Counter[object]) -> tuple[int, bool, Tag]:
-    """The order of sequences: one that has run before had to give way, and comes back first."""
+    """The order of sequences: a preempted one has run before and comes back first."""
     return n_running[sequence.group], sequence.n_preempted == 0, sequence.tag
 
 
@@ -160,20 +160,20 @@ def who_gives_way(
 ) -> list[Sequence]:
     """Running sequences that give way to a newcomer that lacks ``wanted``; empty if none must.
 
-    ``sizes`` says how much each of them holds of what is lacking: places or blocks. The one that
-    holds most, another client that has got more or another request of the same one, gives up what
-    was begun last, as long as it keeps no less than the newcomer's side then has. So no two take
-    from each other in turn, and none loses the last it has. The first that runs is never disturbed,
-    nor is a sequence that is more important than the newcomer.
+    ``sizes`` is what each running sequence holds of the missing thing: places or blocks. The
+    largest holder gives up what it began last. That is another client with a higher count, or
+    another request of the same client. It must keep at least as much as the newcomer's side then
+    has, so no two take from each other in turn, and no holder loses its last sequence. The first
+    running sequence is never preempted, nor one with a better priority than the newcomer's.
     """
     client, group = newcomer.request.client, newcomer.group
-    held: Counter[object] = Counter()  # by client and by request
+    held: Counter[object] = Counter()  # what each client and each request holds
     for one, size in zip(running, sizes, strict=True):
         held[one.request.client] += size
         held[one.group] += size
 
     def claim(one: Sequence, size: int) -> tuple[bool, int]:
-        """How good the newcomer's claim is to what a sequence holds; (_, 0) if it has none."""
+        """How strong the newcomer's claim to a sequence's share is; (_, 0) if there is none."""
         other = one.request.client != client
         holder = one.request.client if other else one.group
         may_take = shares.of(one.request.client) > shares.of(client) if other else holder != group

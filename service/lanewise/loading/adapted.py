@@ -1,7 +1,7 @@
-"""Which matrices of a model an adapter's module is: the module's own name and rows say.
+"""Finds the matrices of a model that a LoRA module adapts, by the module's name and rows.
 
-What a module makes are the rows of lora_B, so that the family's way from the tensors of its files
-to the usual names is theirs, too: fused modules fall into parts, rows come into the model's order.
+The rows of lora_B are the module's outputs. So the family's steps from the file's tensors to the
+usual names apply to lora_B as well: fused modules are split and rows are reordered.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ ADAPTED = (
     *(Role.STATE_IN, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_BETA, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
 )
-# What can be done about an adapter that changes more than such matrices.
+# Advice for an adapter that changes more than these matrices.
 MERGE = (
-    "what PEFT's merge_and_unload() makes of it and its model is served, as a directory of"
-    " save_pretrained()"
+    "merge it into its model with PEFT's merge_and_unload(), save the result with"
+    " save_pretrained() and serve that"
 )
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of lora_B that are one matrix's, in the library's order."""
+    """The rows of lora_B that belong to one matrix, in the library's order."""
 
     role: Role
     layer: int
     rows: int
     data: memoryview
-    inputs: Rows | None = None  # of lora_A, that stand at each place; None: as they are
+    inputs: Rows | None = None  # the column order of lora_A; None: unchanged
 
 
 def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> ModelFileError:
-    """Say which modules an adapter may change, in one layer or in any; experts are none of them."""
+    """The error that lists the modules an adapter may change, in one layer or any; no experts."""
     numbers = range(config.n_layers) if layer is None else [layer]
     roles = {role for number in numbers for role in _roles_of(config, number)}
     names = [
@@ -57,21 +57,21 @@ def not_supported(what: str, config: ModelConfig, layer: int | None = None) -> M
     ]
     place = "this model" if layer is None else f"layer {layer}"
     return ModelFileError(
-        f"{what} is not supported; accepted for {place} are lora_A and lora_B of what makes"
+        f"{what} is not supported; accepted for {place} are lora_A and lora_B of the modules for"
         f" {', '.join(names)}; {MERGE}"
     )
 
 
 def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part]:
-    """Take a module's lora_B (outputs, rank) apart; ModelFileError if it is no matrix here."""
-    if ".experts." in module:  # all of a layer's are one tensor
+    """Split a module's lora_B (outputs, rank) by matrix; ModelFileError if it is no matrix here."""
+    if ".experts." in module:  # the experts of a layer are one tensor
         raise not_supported(b.where, config)
     family, name = family_named(config.architecture), f"{module}.weight"
     own = Rearranged({name: b})
     if family.hf_inputs_first:
-        own.transpose(name)  # as the module's weight is
+        own.transpose(name)  # as the module's weight is stored
     text = text_tensors(own.out, b.where)
-    if not text:  # of what sees or hears
+    if not text:  # a part for images or sound
         raise not_supported(b.where, config)
     named = Rearranged(text)
     family.hf_tensors(named, config)
@@ -80,7 +80,7 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
     for name, tensor in named.out.items():
         role, layer = _role_of(name, config)
         if role is not None and is_vector(role):
-            continue  # ones, which the family has in the place of what its files lack
+            continue  # ones that the family adds where files lack them
         if role is None or role not in ADAPTED:
             break
         if role not in _roles_of(config, layer):
@@ -94,7 +94,7 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
 
 
 def _roles_of(config: ModelConfig, layer: int) -> Mapping[Role, tuple[int, int]]:
-    """Return a layer's matrices that can be adapted; queries from latents read something else."""
+    """Return a layer's matrices that can be adapted; queries of latent attention cannot."""
     attention = config.layers[layer].attention
     latent = attention is not None and attention.latent_rank > 0
     return {
@@ -132,7 +132,7 @@ def _part(
 
 
 def _order(config: ModelConfig, role: Role, layer: int, *, interleaved: bool) -> Rows | None:
-    """Return for each row as the library has it the number of the module's; None: as they are."""
+    """Return the module's row for each row in the library's order; None: the same order."""
     attention = config.layers[layer].attention
     if heads := heads_of(config, role, layer):
         assert attention is not None
@@ -153,7 +153,7 @@ def _order(config: ModelConfig, role: Role, layer: int, *, interleaved: bool) ->
 
 
 def _heads_in_turn(config: ModelConfig, layer: int) -> Rows | None:
-    """Return the numbers of values of a state's heads in the order that GGUF files have."""
+    """Return the order that GGUF files have for the values of a state's heads."""
     state = config.layers[layer].state
     if not isinstance(state, GatedDelta) or not state.keys_in_turn:
         return None

@@ -1,4 +1,4 @@
-"""Which tensors a program needs, of which shapes, and the check that a file has just these."""
+"""Which tensors a program needs and their shapes, and the check that a file has exactly these."""
 
 from __future__ import annotations
 

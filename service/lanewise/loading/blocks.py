@@ -1,4 +1,4 @@
-"""The weights that GGUF's blocks of integers stand for, and rows of Q8_0 made of weights."""
+"""Decodes GGUF's blocks of integers to float weights, and encodes weights as Q8_0."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lanewise.loading.formats import BLOCKS, TensorType
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
-Fields = Mapping[str, Array]  # of blocks: [blocks, elements] each
+Fields = Mapping[str, Array]  # arrays [blocks, elements] by field name
 
-GROUP = 32  # weights of a block of Q8_0
+GROUP = 32  # weights in a block of Q8_0
 CODES_IQ4 = np.array(
     (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int8
 )
@@ -39,7 +39,7 @@ LAYOUTS: Mapping[TensorType, tuple[tuple[str, str, int], ...]] = {
 
 
 def weights_of(kind: TensorType, rows: Bytes) -> Floats:
-    """Return the weights [rows, inputs] of rows [rows, bytes] of one of LAYOUTS."""
+    """Return the weights [rows, inputs] of rows [rows, bytes] in a type of LAYOUTS."""
     layout = np.dtype([(name, form, (n,)) for name, form, n in LAYOUTS[kind]])
     blocks = np.ascontiguousarray(rows).view(layout).reshape(-1)
     codes, scales, minimums = _PARTS[kind]({name: blocks[name] for name, _, _ in LAYOUTS[kind]})
@@ -51,9 +51,9 @@ def weights_of(kind: TensorType, rows: Bytes) -> Floats:
 
 
 def q8_rows(weights: Floats) -> Bytes:
-    """Return rows of Q8_0 [rows, bytes] of weights [rows, inputs], a multiple of GROUP.
+    """Return rows of Q8_0 [rows, bytes] for weights [rows, inputs]; inputs is a multiple of GROUP.
 
-    They are those that the library makes of floats: to the nearest, halves away from zero.
+    Rounded as the library rounds floats: to nearest, halves away from zero.
     """
     groups = weights.reshape(-1, GROUP)
     scales = np.abs(groups).max(axis=1, keepdims=True) / np.float32(127)
@@ -67,14 +67,14 @@ def q8_rows(weights: Floats) -> Bytes:
 
 
 def _spread(data: Bytes, bits: int, width: int) -> Bytes:
-    """Return codes of ``bits`` each: the lowest of ``width`` bytes, then the next, and so on."""
+    """Return codes of ``bits`` bits: the lowest bits of ``width`` bytes, then the next, etc."""
     parts = data.reshape(len(data), -1, 1, width)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     codes: Bytes = parts >> shifts & np.uint8((1 << bits) - 1)
     return codes.reshape(len(data), -1)
 
 
-Parts = tuple[Array, Array, Array | None]  # of blocks: codes, scales and what is added, by group
+Parts = tuple[Array, Array, Array | None]  # of blocks, by group: codes, scales, addends
 
 
 def _four(f: Fields) -> Parts:
@@ -86,7 +86,7 @@ def _four_and_minimum(f: Fields) -> Parts:
 
 
 def _five(f: Fields) -> Parts:
-    # Bit i of the high field is input i's.
+    # Bit i of the high field belongs to input i.
     codes = _spread(f["low"], 4, 16) | _spread(f["high"], 1, 1) << np.uint8(4)
     return codes.astype(np.int8) - np.int8(16), f["d"], None
 
@@ -114,7 +114,7 @@ def _three_k(f: Fields) -> Parts:
 
 
 def _k_scales(f: Fields) -> tuple[Floats, Floats]:
-    """Return eight scales and minimums of six bits each, in twelve bytes."""
+    """Return eight scales and eight minimums, which are 6 bits each in twelve bytes."""
     first, second, both = (f["scales"][:, i : i + 4] for i in (0, 4, 8))
     numbers = np.concatenate([first & 63, both & 15 | first >> 6 << 4], axis=1)
     minimums = np.concatenate([second & 63, both >> 4 | second >> 6 << 4], axis=1)

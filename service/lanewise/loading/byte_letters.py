@@ -1,4 +1,4 @@
-"""The letters that byte-level vocabularies have in the place of bytes."""
+"""The characters that stand for bytes in byte-level vocabularies."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ _LETTERS = [char for char, _ in sorted(BYTE_OF_CHAR.items(), key=lambda item: it
 
 
 def lettered(data: bytes) -> str:
-    """Return bytes as such a vocabulary writes them."""
+    """Return bytes as text of a byte-level vocabulary."""
     return "".join([_LETTERS[byte] for byte in data])

@@ -1,4 +1,4 @@
-"""One checkpoint, whatever file it came from: config, tensors and what the tokenizer needs."""
+"""One checkpoint, whatever file it came from: config, tensors and the tokenizer's files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ModelFileError(Exception):
     """A model file cannot be used; the message names the file, the field and its value."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(told(message))  # values may be of any length, and have any characters
+        super().__init__(told(message))  # values may have any length and any characters
 
 
 class Role(IntEnum):
-    """What a tensor is in the model; the numbers are those of ``lw_role``."""
+    """What a tensor is in the model; the numbers equal C's ``lw_role``."""
 
     TOKEN_EMBEDDING = 0
     OUTPUT = 1
@@ -44,7 +44,7 @@ class Role(IntEnum):
     FFN_GATE = 14
     FFN_UP = 15
     FFN_DOWN = 16
-    # Vectors that some models have: which value is input j of the matrices after them.
+    # Optional vectors: the value that is input j of the matrices that follow.
     ATTN_INPUT_ORDER = 17
     ATTN_OUTPUT_ORDER = 18
     FFN_INPUT_ORDER = 19
@@ -56,7 +56,7 @@ class Role(IntEnum):
     ROUTER = 25
     ROUTER_BIAS = 26
     ROUTER_CHOICE_BIAS = 27
-    # Expert after expert, the outputs of each in turn.
+    # Matrices of all experts one below the other.
     EXPERTS_GATE = 28
     EXPERTS_UP = 29
     EXPERTS_DOWN = 30
@@ -72,7 +72,7 @@ class Role(IntEnum):
     OUTPUT_NORM_BIAS = 40
     POSITION_EMBEDDING = 41
     TOKEN_TYPE_EMBEDDING = 42
-    # The layer is the number of the dense head.
+    # Here the layer number is the number of the dense head.
     DENSE = 43
     DENSE_BIAS = 44
     DENSE_NORM = 45
@@ -80,8 +80,8 @@ class Role(IntEnum):
     # Of layers again.
     ATTN_RESULT_NORM = 47
     FFN_RESULT_NORM = 48
-    ATTN_GATE = 49  # of the results of attention
-    # Of layers with a state.
+    ATTN_GATE = 49  # multiplies the results of attention
+    # Of layers with a recurrent state.
     STATE_IN = 50
     STATE_GATE = 51
     STATE_DECAY = 52
@@ -101,14 +101,14 @@ class Role(IntEnum):
     PER_LAYER_GATE = 65  # (P, hidden_size), in every layer
     PER_LAYER_OUT = 66  # (hidden_size, P), in every layer
     PER_LAYER_RESULT_NORM = 67  # (hidden_size,), in every layer
-    # Of latent attention; the matrices of all heads are one below the other.
+    # Of latent attention; the matrices of all heads are stacked by rows.
     LATENT_QUERY = 68  # (query_rank, hidden_size)
     LATENT_QUERY_NORM = 69  # (query_rank,)
     LATENT_DOWN = 70  # (latent_rank + rope_dim, hidden_size)
     LATENT_NORM = 71  # (latent_rank,)
     LATENT_KEYS = 72  # (n_heads * latent_rank, head_dim - rope_dim)
     LATENT_VALUES = 73  # (n_heads * value_dim, latent_rank)
-    # Of experts with own_norms, each (hidden_size,) but the last.
+    # Of experts with own_norms; each (hidden_size,) but the last.
     ROUTER_NORM = 74
     EXPERTS_NORM = 75
     SHARED_RESULT_NORM = 76
@@ -123,7 +123,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Packing:
-    """How the bytes of a packed file's tensor lie: quantizer/FORMAT.md, "Packed files"."""
+    """How the bytes of a packed tensor are laid out: quantizer/FORMAT.md, "Packed files"."""
 
     layout: str  # of a matrix
     checksum: int
@@ -131,7 +131,7 @@ class Packing:
 
 
 class LastConverted:
-    """Room for the bytes of one :class:`Converted`, which all of a checkpoint share."""
+    """Holds the bytes of the last :class:`Converted`; a checkpoint's tensors share it."""
 
     def __init__(self) -> None:
         self.owner: Converted | None = None
@@ -139,9 +139,9 @@ class LastConverted:
 
 
 class Converted:
-    """The bytes of a tensor that are made of others, when they are asked for.
+    """The bytes of a tensor that is computed from others when it is asked for.
 
-    Those made last are kept until others are made, so that a checkpoint takes the memory of one.
+    Only the last result is kept, so a checkpoint needs memory for one such tensor.
     """
 
     def __init__(self, nbytes: int, make: Callable[[], memoryview], last: LastConverted) -> None:
@@ -150,7 +150,7 @@ class Converted:
         self._last = last
 
     def view(self) -> memoryview:
-        """Return the bytes; they stay as they are while somebody holds them."""
+        """Return the bytes; they stay valid while a view of them exists."""
         if self._last.owner is not self:
             self._last.owner, self._last.data = None, memoryview(b"")
             self._last.data = self._make()
@@ -158,7 +158,7 @@ class Converted:
         return self._last.data
 
     def release(self) -> None:
-        """Nothing: the next tensor takes the place of this one."""
+        """Do nothing: the next converted tensor replaces this one."""
 
 
 @dataclass(frozen=True)
@@ -178,31 +178,31 @@ class Tensor:
     rope_heads: int
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     packing: Packing | None = None
-    table: bytes | None = None  # 16 int8, of codebooks and trellises
+    table: bytes | None = None  # 16 int8 values, for codebook and trellis types
 
     @property
     def data(self) -> memoryview:
-        """The bytes, which are made now if they are no part of the file."""
+        """The bytes; computed now if they are not in the file."""
         return self.stored if isinstance(self.stored, memoryview) else self.stored.view()
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes ``data`` has, without making them."""
+        """Number of bytes of ``data``, without computing them."""
         return self.stored.nbytes
 
     def release(self) -> None:
-        """Give the file's pages back to the system; reading the data again maps them anew."""
+        """Give the file's pages back to the system; reading the data again maps them again."""
         self._release()
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """What the tokenizer is made from: GGUF metadata, or a directory's small files."""
+    """The inputs of the tokenizer: GGUF metadata, or a directory's small files."""
 
     path: Path
     vocab_size: int
     gguf: Mapping[str, Any] | None = None
-    # Hugging Face: file name to parsed JSON object, or to text for tokenizer.json and templates.
+    # Hugging Face: JSON files parsed, by name; tokenizer.json and templates as text.
     json_files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     text_files: Mapping[str, str] = field(default_factory=dict)
 
@@ -222,25 +222,25 @@ class Checkpoint:
         files: tuple[Path, ...] = (),
     ) -> None:
         self.path = path
-        self.files = files or (path,)  # what it is read from; a directory stands for all in it
+        self.files = files or (path,)  # files read; a directory stands for its contents
         self.name = name
         self.config = config
         self.tensors = tensors
         self.tokenizer = tokenizer
         self.weights_name = most_common_type(tensors)
-        self.is_on_huge_pages = is_on_huge_pages  # of packed weights: how well they are mapped
-        # Its float32 matrices were codes of eight bits or four: they are held as Q8_0 unless asked.
+        self.is_on_huge_pages = is_on_huge_pages  # asked of packed weights only
+        # True if its float32 matrices were 4- or 8-bit codes: they are held as Q8_0 by default.
         self.is_widened = False
-        self.sentences: SentenceModel | None = None  # what a directory says of texts and vectors
+        self.sentences: SentenceModel | None = None  # of sentence-transformers
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:
-        """Before it is loaded: no text will have more tokens; None leaves it to the model."""
+        """Limit the length of texts, before the model is loaded; None: the model's own limit."""
         if longest is not None:
             self.config = self.config.for_context(longest)
 
     def also_close(self, *more: Callable[[], None]) -> None:
-        """Close further files together with the checkpoint."""
+        """Close further resources together with the checkpoint."""
         first = self._close
 
         def close() -> None:
@@ -251,9 +251,9 @@ class Checkpoint:
         self._close = close
 
     def close(self) -> None:
-        """Unmap the files; memory still viewed elsewhere goes when its last view does."""
+        """Unmap the files; memory with open views is unmapped with its last view."""
         for tensor in self.tensors:
-            with suppress(BufferError):  # somebody still reads it
+            with suppress(BufferError):  # a view is still open
                 tensor.stored.release()
         self._close()
 
@@ -270,6 +270,6 @@ class Checkpoint:
 
 
 def most_common_type(tensors: list[Tensor]) -> str:
-    """Return the name of the type that most matrices have, such as ``q4_0``."""
+    """Return the name of the type of most matrices, such as ``q4_0``."""
     counts = Counter(tensor.type for tensor in tensors if tensor.rows > 1)
     return counts.most_common(1)[0][0].name.lower() if counts else "none"

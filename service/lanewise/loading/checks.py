@@ -1,4 +1,4 @@
-"""Whether heads can be served, asked before anything is made of their size."""
+"""Checks sizes of attention heads before anything is allocated from them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MAX_HEAD_DIM = 512
 
 
 def check_heads(attention: Attention, source: str) -> Attention:
-    """Return attention if its heads can be served; before anything is made of their size."""
+    """Return ``attention``, or raise ModelFileError if its heads are not supported."""
     for fault in head_faults(attention):
         raise ModelFileError(f"{source}: {fault}")
     return attention
 
 
 def head_faults(attention: Attention) -> Iterable[str]:
-    """What is wrong with the heads."""
+    """Yield what is wrong with the heads."""
     if attention.n_heads % attention.n_kv_heads:
         yield (
             f"{attention.n_heads} attention heads are not a multiple of"

@@ -1,4 +1,4 @@
-"""What the small files of a directory say of chat templates and of special tokens."""
+"""Chat templates and special tokens from the small files of a directory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 CONFIG = "tokenizer_config.json"
 SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-Files = Mapping[str, Mapping[str, Any]]  # parsed, by name
+Files = Mapping[str, Mapping[str, Any]]  # parsed files by name
 
 
 def special_tokens(path: Path, json_files: Files) -> dict[str, str]:
-    """Return the texts of tokens with a part to play, such as bos_token, by their names."""
+    """Return the texts of special tokens such as bos_token, by their names."""
     special, config = {}, json_files.get(CONFIG, {})
     for name in (f"{name}_token" for name in SPECIAL_NAMES):
         value = config.get(name)
         if value is None:
             value = json_files.get("special_tokens_map.json", {}).get(name)
-        if isinstance(value, Mapping):  # the older form, with the token's flags
+        if isinstance(value, Mapping):  # older form: the text with flags
             value = value.get("content")
         if value is None:
             continue
@@ -37,12 +37,12 @@ def special_tokens(path: Path, json_files: Files) -> dict[str, str]:
 
 
 def warn_of_no_token(source: str, token_id: int, count: int) -> None:
-    """Say that a file names a token by the number of none, which counts as nothing said."""
-    logger.warning("%s: %d is none of the %d tokens; passed over", source, token_id, count)
+    """Log that a file names a token id outside of the vocabulary, which is ignored."""
+    logger.warning("%s: %d is not the id of one of the %d tokens; ignored", source, token_id, count)
 
 
 def end_ids(path: Path, json_files: Files, vocab_size: int) -> list[int]:
-    """Return the ids of the tokens that end answers, each once; numbers of no token are none."""
+    """Return the ids of the tokens that end answers, each once; unknown ids are ignored."""
     ids: list[int] = []
     for name in ("config.json", "generation_config.json"):
         value = json_files.get(name, {}).get("eos_token_id")
@@ -50,7 +50,7 @@ def end_ids(path: Path, json_files: Files, vocab_size: int) -> list[int]:
             if item is None:
                 continue
             if type(item) is not int:
-                raise ModelFileError(f"{path}/{name}: eos_token_id: {item!r} is no token's number")
+                raise ModelFileError(f"{path}/{name}: eos_token_id: {item!r} is not a token id")
             if not 0 <= item < vocab_size:
                 warn_of_no_token(f"{path}/{name}: eos_token_id", item, vocab_size)
             elif item not in ids:
@@ -59,7 +59,7 @@ def end_ids(path: Path, json_files: Files, vocab_size: int) -> list[int]:
 
 
 def chat_templates(path: Path, json_files: Files, text_files: Mapping[str, str]) -> dict[str, str]:
-    """Return the chat templates by name, "default" among them; none if there are none."""
+    """Return the chat templates by name, "default" among them; empty if there are none."""
     templates: dict[str, str] = {}
     config = json_files.get(CONFIG, {})
     found = config.get("chat_template")
@@ -81,7 +81,7 @@ def chat_templates(path: Path, json_files: Files, text_files: Mapping[str, str])
         raise ModelFileError(
             f"{path}/tokenizer_config.json: chat_template: a string or a list is needed"
         )
-    # Files of their own are newer and win over the config.
+    # Template files are the newer form and override the config.
     extra = {
         name.rpartition("/")[2].removesuffix(".jinja"): text
         for name, text in text_files.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class TensorType(IntEnum):
-    """Storage types: GGUF's by its tensor type ids, ours from 256; those of ``lw_type``."""
+    """Storage types: GGUF's under GGUF's numbers, ours from 256; equal to C's ``lw_type``."""
 
     F32 = 0
     F16 = 1
@@ -71,7 +71,7 @@ class TensorType(IntEnum):
 
 @dataclass(frozen=True)
 class Block:
-    """The unit a storage type is made of: so many weights in so many bytes."""
+    """The unit of a storage type: a number of weights in a number of bytes."""
 
     weights: int
     n_bytes: int
@@ -104,7 +104,7 @@ BLOCKS: Mapping[TensorType, Block] = {
     TensorType.TQ1_0: Block(256, 54),
     TensorType.TQ2_0: Block(256, 66),
 }
-# What matrices of types that only files have are held in, with the same weights.
+# The type in which matrices of a file-only type are held in memory, with equal weights.
 HELD: Mapping[TensorType, TensorType] = {
     **dict.fromkeys(
         (
@@ -125,19 +125,19 @@ HELD: Mapping[TensorType, TensorType] = {
 
 @dataclass(frozen=True)
 class StoredRow:
-    """What a row of one of our own types is made of: quantizer/FORMAT.md, "Stored rows"."""
+    """The parts of a row of one of our own types: quantizer/FORMAT.md, "Stored rows"."""
 
     bits: int
-    group: int  # inputs that share a scale, and a zero point if there is one
+    group: int  # inputs that share a scale, and perhaps a zero point
     scale_bytes: int = 2
     has_zeros: bool = False
     has_selectors: bool = False
     has_row_scale: bool = False
-    has_table: bool = False  # 16 int8 that come with the tensor
-    has_block_scales: bool = False  # f16 for each 256 inputs
+    has_table: bool = False  # 16 int8 values stored with the tensor
+    has_block_scales: bool = False  # an f16 for each 256 inputs
 
 
-STORED_ROW_INPUTS = 32  # a row is a multiple of so many
+STORED_ROW_INPUTS = 32  # row sizes are multiples of this
 TABLE_BYTES = 16
 _CODEBOOK: dict[str, Any] = {
     "group": 32,
@@ -167,7 +167,7 @@ VECTOR_TYPES = (TensorType.F32, TensorType.F16, TensorType.BF16)
 
 
 def row_bytes(kind: TensorType, cols: int) -> int:
-    """Bytes of a row of ``cols`` weights; 0 if the type cannot hold such a row."""
+    """Bytes of a row of ``cols`` weights; 0 if the type cannot store such a row."""
     block, row = BLOCKS.get(kind), STORED_ROWS.get(kind)
     if block is not None:
         return 0 if cols % block.weights else cols // block.weights * block.n_bytes
@@ -181,11 +181,11 @@ def row_bytes(kind: TensorType, cols: int) -> int:
 
 
 def has_table(kind: TensorType) -> bool:
-    """Return whether tensors of a type come with a table of their own."""
+    """Return whether tensors of a type have a table of their own."""
     row = STORED_ROWS.get(kind)
     return row is not None and row.has_table
 
 
 def round_to_f32(value: float) -> float:
-    """Round to the nearest float32, as GGUF stores numbers, so that both kinds of file agree."""
+    """Round to the nearest float32, as GGUF stores numbers, so both kinds of file agree."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])

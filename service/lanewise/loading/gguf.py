@@ -1,4 +1,4 @@
-"""Reads GGUF files, versions 2 and 3: metadata and the places of tensors, every number checked."""
+"""Reads GGUF files, versions 2 and 3: metadata and tensor positions, with every number checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lanewise.loading.mapped_file import LFS_POINTER, MappedFile, lfs_hint
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-COUNTS_END = 24  # magic, version, and the counts of tensors and of metadata
+COUNTS_END = 24  # magic, version, number of tensors, number of metadata entries
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 1024
 MAX_ARRAY_DEPTH = 2
@@ -43,7 +43,7 @@ SCALARS = {
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """Where one tensor lies; ``shape`` is in GGUF's order, the contiguous dimension first."""
+    """The position of a tensor; ``shape`` is in GGUF's order, the contiguous dimension first."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,12 +72,12 @@ class GgufFile:
 
 
 def architecture_at(start: bytes) -> str | None:
-    """Return general.architecture from the first bytes of a file; None if they do not say."""
+    """Return general.architecture from the first bytes of a file; None if it is not in them."""
     if not start.startswith(MAGIC):
         return None
     reader = _Reader(Path("the file's start"), memoryview(start))
     reader.position = COUNTS_END
-    with suppress(ModelFileError):  # it goes on behind these bytes
+    with suppress(ModelFileError):  # the header continues after these bytes
         while True:
             key = reader.string("key", MAX_NAME_BYTES)
             value = reader.value(reader.scalar("I", key), key, 0)
@@ -87,14 +87,14 @@ def architecture_at(start: bytes) -> str | None:
 
 
 class _Reader:
-    """A cursor over the header; every read states what it reads, for the error message."""
+    """A cursor over the header; each read names its field for the error message."""
 
     def __init__(self, path: Path, view: memoryview) -> None:
         self.path = path
         self.view = view
         self.size = len(view)
         self.position = 0
-        self.value_spans: dict[str, tuple[int, int]] = {}  # bytes of type and value by key
+        self.value_spans: dict[str, tuple[int, int]] = {}  # byte range of each key's value
 
     def fail(self, field: str, offset: int, problem: str) -> NoReturn:
         raise ModelFileError(f"{self.path}: {field} at byte {offset}: {problem}")
@@ -191,8 +191,8 @@ class _Reader:
         return [number != 0 for number in numbers] if kind == 7 else numbers
 
     def strings(self, key: str, count: int) -> list[str]:
-        # The one hot loop: vocabularies have up to a few hundred thousand entries, merges as many.
-        # Slicing a copy is twice as fast as slicing the map; the copy is taken window by window.
+        # The one hot loop: vocabularies and merges have hundreds of thousands of entries. Slicing a
+        # copy is twice as fast as slicing the map, so windows of the map are copied.
         texts: list[str] = []
         append, length_at = texts.append, struct.Struct("<Q").unpack_from
         while len(texts) < count:
@@ -207,7 +207,7 @@ class _Reader:
                     append(window[start:stop].decode())
                     end = stop
             except (struct.error, UnicodeDecodeError):
-                pass  # the window's end, the file's, or an error that the slow path names
+                pass  # end of the window or file, or an error that the slow path reports
             self.position += end
             if len(texts) == known:
                 append(self.string(f"{key}[{known}]"))
@@ -265,7 +265,7 @@ class _Reader:
 
     def n_bytes(self, name: str, shape: tuple[int, ...], kind: TensorType, entry_at: int) -> int:
         block = BLOCKS.get(kind)
-        if block is None:  # refused by name later, if the model needs this tensor
+        if block is None:  # rejected later, if the model needs this tensor
             return 0
         if shape[0] % block.weights:
             self.fail(
@@ -288,5 +288,5 @@ class _Reader:
 
 
 def accepted_types() -> str:
-    """Return the sentence that lists the tensor types the native library reads."""
+    """Return a phrase that lists the tensor types that the native library reads."""
     return "accepted are " + ", ".join(kind.name for kind in BLOCKS)

@@ -1,4 +1,4 @@
-"""Opens a GGUF file as a checkpoint, or all the files of one that was split."""
+"""Opens a GGUF file, or all the parts of a split one, as a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lanewise.loading.sources import SourceTensor
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-# What general.type says of files that are no model by themselves, and what to do.
+# Values of general.type for files that are no complete model, with advice.
 OTHER_KINDS = {
     "adapter": "a LoRA adapter; give its base model, and the adapter as PEFT saves it beside it",
     "imatrix": "an importance matrix, which only other programs' quantizing reads; give a model",
@@ -38,9 +38,9 @@ OTHER_KINDS = {
 
 
 def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
-    """Open a GGUF file, with the head that predicts further tokens if ``mtp``.
+    """Open a GGUF file; with ``mtp`` also its multi-token prediction head, which must be there.
 
-    With None it is read if there is one. Raises ModelFileError for anything that cannot be served.
+    With None the head is read if the file has one. ModelFileError for what cannot be served.
     """
     files = open_parts(path)
     try:
@@ -90,7 +90,7 @@ def read_program(
 
 
 def open_parts(path: Path) -> list[GgufFile]:
-    """Open a file, and its other parts if it is one of several; the first has the metadata."""
+    """Open a file and, if it was split, its other parts; the first part has the metadata."""
     files = [GgufFile(path)]
     try:
         fields = Fields(files[0].metadata, str(path))
@@ -118,7 +118,7 @@ def open_parts(path: Path) -> list[GgufFile]:
 
 
 def parts_of(path: AnyPath) -> list[AnyPath]:
-    """Return the files that one is a part of by its name: itself if it is whole."""
+    """Return all files of a split model of which this is one by name; else the file alone."""
     match = SPLIT.fullmatch(path.name)
     if match is None:
         return [path]
@@ -128,13 +128,13 @@ def parts_of(path: AnyPath) -> list[AnyPath]:
 
 
 def stem_of(path: Path) -> str:
-    """Return the model's name: the file's without its end, and without a part's number."""
+    """Return the model's name: the file name without suffix and part number."""
     match = SPLIT.fullmatch(path.name)
     return path.stem if match is None else match["stem"]
 
 
 def refuse_other_kinds(fields: Fields) -> None:
-    """Raise ModelFileError for files that are GGUF and no model."""
+    """Raise ModelFileError for GGUF files that are no model."""
     kind = fields.text("general.type", default="model")
     if fields.values.get("general.architecture") == "clip":
         kind = "mmproj"

@@ -1,4 +1,4 @@
-"""What GGUF's metadata calls vocabularies, chat templates and how answers are drawn."""
+"""GGUF's metadata keys for vocabularies, chat templates and sampling defaults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import IntEnum
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
-TEXT_KEYS = ("tokenizer.", "general.sampling.")  # beginnings of all these keys
-SAMPLING_KEYS: Mapping[str, str] = {  # what generation_config.json calls them, and GGUF
+TEXT_KEYS = ("tokenizer.", "general.sampling.")  # prefixes of all these keys
+SAMPLING_KEYS: Mapping[str, str] = {  # generation_config.json's names to GGUF's
     "temperature": "general.sampling.temp",
     "top_p": "general.sampling.top_p",
     "top_k": "general.sampling.top_k",
@@ -18,7 +18,7 @@ SAMPLING_KEYS: Mapping[str, str] = {  # what generation_config.json calls them, 
 
 
 class TokenType(IntEnum):
-    """Kinds of token in tokenizer.ggml.token_type; SentencePiece's numbers, too."""
+    """Kinds of token in tokenizer.ggml.token_type, which are SentencePiece's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -29,7 +29,7 @@ class TokenType(IntEnum):
 
 
 def template_keys(templates: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata of chat templates by name, of which "default" has none in its key."""
+    """Return the metadata for chat templates by name; "default" adds nothing to the key."""
     return {
         TEMPLATE + ("" if name == "default" else f".{name}"): template
         for name, template in templates.items()

@@ -18,7 +18,7 @@ from lanewise.loading.program import ModelConfig
 VERSION = 3
 QUANTIZATION_VERSION = 2
 CANNOT = "--gguf cannot write"
-# general.file_type of a file whose matrices are mostly of a type.
+# Values of general.file_type, by the type of most matrices.
 FILE_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10,
     "q3_k": 12, "q4_k": 15, "q5_k": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "bf16": 32,
@@ -34,12 +34,12 @@ TensorInfo = tuple[str, tuple[int, ...], int, int]  # name, shape (inputs first)
 
 
 def aligned(offset: int) -> int:
-    """Return the next place that a tensor may begin at."""
+    """Return the next offset at which a tensor may begin."""
     return -(-offset // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
 
 
 def gguf_header(metadata: Mapping[str, bytes], tensors: Sequence[TensorInfo]) -> bytes:
-    """Return what comes before the data; ``metadata`` values are those of :func:`encoded`."""
+    """Return all bytes before the data; ``metadata`` values come from :func:`encoded`."""
     parts = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         parts += [_string(key), value]
@@ -51,7 +51,7 @@ def gguf_header(metadata: Mapping[str, bytes], tensors: Sequence[TensorInfo]) ->
 
 
 def encoded(value: Any) -> bytes:
-    """Return a metadata value with its type: whole numbers as u32, in arrays as i32."""
+    """Return a metadata value with its type: integers as u32, in arrays as i32."""
     if isinstance(value, list):
         kind = {str: STRING, bool: BOOL, int: INT32, float: FLOAT32}[type(value[0])] if value else 4
         codes = {BOOL: "?", INT32: "i", FLOAT32: "f"}
@@ -77,10 +77,10 @@ def _string(text: str) -> bytes:
 def metadata_of(
     checkpoint: Checkpoint, types: Sequence[str], tokenizer: Mapping[str, Any] | None
 ) -> dict[str, bytes]:
-    """Return the metadata of a GGUF file: that of the source if it is one, byte for byte.
+    """Return the metadata of a new GGUF file; byte for byte the source's if that is GGUF.
 
-    ``tokenizer`` has the keys of the tokenizer and of drawing for a source that is none. Raises
-    ModelFileError for a model whose files have other tensors than we write.
+    Otherwise ``tokenizer`` has the keys for tokenizer and sampling. ModelFileError if GGUF files of
+    this architecture have tensors that we do not write.
     """
     plain_layers(checkpoint.config, CANNOT)
     if not family_named(checkpoint.config.architecture).gguf_is_usual:
@@ -108,7 +108,7 @@ def metadata_of(
 
 
 def has_rope_tensor(path: Path) -> bool:
-    """Return whether a GGUF file holds the divisors of its RoPE frequencies as a tensor."""
+    """Return whether a GGUF file stores RoPE frequency divisors as a tensor."""
     source = GgufFile(path)
     try:
         return ROPE_FACTORS in source.tensors
@@ -117,7 +117,7 @@ def has_rope_tensor(path: Path) -> bool:
 
 
 def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
-    """Return the keys that describe a model."""
+    """Return the metadata keys that describe the model."""
     family, plain = family_named(config.architecture), plain_layers(config, CANNOT)
     arch = family.gguf or "llama"
     if family.gguf is None and config.sliding_window is not None:

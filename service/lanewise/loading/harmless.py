@@ -1,7 +1,7 @@
-"""Refuses what the references read of model files and we do not; what they do not read is logged.
+"""Refuses fields of model files that the references read and we do not; logs other unread ones.
 
-A field that changes the mathematics and is passed over gives answers that are almost right. One
-that no reference reads cannot.
+The references are transformers and llama.cpp. To ignore a field that changes the mathematics gives
+answers that are almost right; a field that no reference reads cannot do so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from lanewise.loading.json_files import Fields
 
 logger = logging.getLogger(__name__)
 
-# What transformers reads and no answer depends on: how it computes, what it returns, training.
+# Fields that transformers reads without effect on answers: how it computes, what it returns,
+# training.
 HF_HARMLESS = {
     *("add_cross_attention", "chunk_size_feed_forward", "is_encoder_decoder", "use_cache"),
     *("dtype", "output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),
@@ -26,14 +27,14 @@ HF_HARMLESS = {
 }
 HF_PATTERNS = re.compile(r".*_(token_ids?|token_index|dropout|dropout_prob|pdrop|loss_coef)")
 
-# What llama.cpp reads and our tensors say, or nothing needs.
+# Keys that llama.cpp reads and that our tensors tell, or nothing needs.
 GGUF_HARMLESS = {
     *("vocab_size", "rope.scaling.finetuned", "block_count"),
     *("expert_shared_count", "leading_dense_block_count", "interleave_moe_layer_step"),
 }
 NOTHING = (0, False)
-SWA = "_swa"  # of layers with a window, which may say what is said of all
-# Values that mean what is done anyway.
+SWA = "_swa"  # suffix of keys for windowed layers, which may repeat the value of all layers
+# Values that ask for what is computed anyway.
 GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "use_parallel_residual": (False,),
@@ -48,7 +49,7 @@ GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 def refuse_unknown_config(fields: Fields, harmless: Collection[str]) -> None:
     """Raise ModelFileError for a field of a config.json that matters and was not read.
 
-    ``harmless`` are those that its family's reference reads and no answer depends on.
+    ``harmless`` names fields that the family's reference reads without effect on answers.
     """
     meanings = fields.meanings
 
@@ -60,13 +61,13 @@ def refuse_unknown_config(fields: Fields, harmless: Collection[str]) -> None:
 
 
 def refuse_unknown_settings(settings: Fields, kind: str) -> None:
-    """Raise ModelFileError for a setting of RoPE that matters for its type and was not read."""
+    """Raise ModelFileError for a RoPE setting that matters for its type and was not read."""
     names = reference.rope_settings(kind)
     refuse_unread(settings, lambda key, value: key in names and not is_neutral(value, None))
 
 
 def refuse_unknown_metadata(fields: Fields, arch: str) -> None:
-    """Raise ModelFileError for a key of an architecture that matters and was not read."""
+    """Raise ModelFileError for an architecture's key that matters and was not read."""
     prefix = f"{arch}."
     names = reference.gguf_keys(arch)
 
@@ -81,12 +82,12 @@ def refuse_unknown_metadata(fields: Fields, arch: str) -> None:
 
 
 def is_neutral(value: Any, meant: Any) -> bool:
-    """Return whether a value says what is meant where a field is left out."""
+    """Return whether a value equals the meaning of leaving the field out."""
     return bool(value == meant) or (not value and not meant)
 
 
 def refuse_unread(fields: Fields, is_odd: Callable[[str, Any], bool], prefix: str = "") -> None:
-    """Refuse unread fields that are odd, and log the other unread ones."""
+    """Refuse unread fields for which ``is_odd`` holds, and log the other unread ones."""
     unread = [key for key in fields.unread() if key.startswith(prefix)]
     odd = [key for key in unread if is_odd(key, fields.values[key])]
     if odd:

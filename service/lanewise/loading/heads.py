@@ -1,4 +1,4 @@
-"""Whether a model has a head of its own: its tensors have the last word, not its config."""
+"""Whether a model has an output head of its own: its tensors decide, not its config."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lanewise.loading.names import HF, TENSOR_NAMES
 from lanewise.loading.program import Dense, ModelConfig, Pooling
 from lanewise.loading.sources import SourceTensor
 
-COMPARED_BYTES = 16 << 20  # at a time
-SCORE = "score.weight"  # [labels, hidden], in the place of a head that makes logits
-SCORES = "ForSequenceClassification"  # how an architecture's name ends that scores texts or pairs
+COMPARED_BYTES = 16 << 20  # compared at a time
+SCORE = "score.weight"  # [labels, hidden], in place of the output head
+SCORES = "ForSequenceClassification"  # suffix of architectures that score texts or pairs
 Sources = dict[str, SourceTensor]
 
 
 def with_embedding(sources: Sources, column: int) -> Sources:
-    """Return tensors with an embedding; where only the head is there, it is both."""
+    """Return tensors with an embedding; if only the head is there, it serves as both."""
     embedding, head = (TENSOR_NAMES[r][column] for r in (Role.TOKEN_EMBEDDING, Role.OUTPUT))
     if head in sources and embedding not in sources:
         return {name: t for name, t in sources.items() if name != head} | {embedding: sources[head]}
@@ -26,9 +26,9 @@ def with_embedding(sources: Sources, column: int) -> Sources:
 
 
 def settle_head(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sources]:
-    """Drop a head that is the embedding again; use one that is another, whatever the config says.
+    """Drop a head that equals the embedding; use one that differs, whatever the config says.
 
-    A directory that had no embedding has made one of its head.
+    Where the file had no embedding, the head has been copied to it before.
     """
     embedding, head = (TENSOR_NAMES[r][HF] for r in (Role.TOKEN_EMBEDDING, Role.OUTPUT))
     if head not in sources or not config.tied_embeddings:
@@ -41,7 +41,7 @@ def settle_head(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sou
 def with_pooling(
     config: ModelConfig, sources: Sources, pooling: Pooling | None, column: int
 ) -> tuple[ModelConfig, Sources]:
-    """Have rows pooled in the place of a head that makes logits; a pooled model stays as it is."""
+    """Replace the output head by pooling; a pooled model is left as it is."""
     if pooling is None or config.pooling is not None:
         return config, sources
     head = TENSOR_NAMES[Role.OUTPUT][column]
@@ -52,9 +52,9 @@ def with_pooling(
 def take_scores(
     config: ModelConfig, sources: Sources, source: str
 ) -> tuple[ModelConfig, Sources, Sources]:
-    """Have a model that wrote text score what it read by its last row, and give its head apart.
+    """Make a generative model score its last row, and return its score head separately.
 
-    The last tensors are the head under its usual name. Raises ModelFileError without one.
+    The third result has the head under its usual name. ModelFileError if it is missing.
     """
     head = sources.get(SCORE)
     if head is None or len(head.shape) != 2:
@@ -70,7 +70,7 @@ def take_scores(
 
 
 def is_same(one: SourceTensor, other: SourceTensor) -> bool:
-    """Return whether two tensors hold the same bytes."""
+    """Return whether two tensors have the same bytes."""
     if (one.shape, one.type, one.n_bytes) != (other.shape, other.type, other.n_bytes):
         return False
     first, second = (np.frombuffer(tensor.view(), np.uint8) for tensor in (one, other))

@@ -33,11 +33,11 @@ from lanewise.loading.weights_files import open_weights, read_sources
 def open_hugging_face(
     path: Path, config: Fields, pooling: Pooling | None = None, mtp: bool | None = False
 ) -> Checkpoint:
-    """Open a directory, ``config`` being its config.json.
+    """Open a directory whose config.json is ``config``.
 
-    ``pooling`` takes the place of the head of a model that writes text; with ``mtp`` the head that
-    predicts further tokens is read, with None if there is one. Raises ModelFileError for anything
-    that cannot be served.
+    ``pooling`` replaces the output head of a generative model. With ``mtp`` the multi-token
+    prediction head must be there and is read; with None it is read if it is there. ModelFileError
+    for anything that cannot be served.
     """
     family, fields = family_of(config)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
@@ -76,7 +76,7 @@ def open_hugging_face(
 
 
 def _scores(config: Fields) -> bool:
-    """Whether a model was trained to score, and has no other head that does."""
+    """Whether a model was trained to score texts and has no other head for that."""
     said = config.raw("architectures")
     names = said if isinstance(said, list) else []
     scores = any(isinstance(name, str) and name.endswith(SCORES) for name in names)
@@ -84,12 +84,12 @@ def _scores(config: Fields) -> bool:
 
 
 def is_own(quantization: Fields, family: Family) -> bool:
-    """Return whether the family reads tensors that are quantized so itself."""
+    """Return whether the family itself reads tensors with this quantization."""
     return quantization.text("quant_method", default="none") in family.own_quantizations
 
 
 def family_of(config: Fields) -> tuple[Family, Fields]:
-    """Return the family of a config.json, and the fields that describe its language model."""
+    """Return the family of a config.json, and the fields of its language model."""
     fields = text_fields(config)
     model_type = fields.text("model_type")
     family = hf_family(model_type, fields.source)

@@ -1,4 +1,4 @@
-"""Finds the model that a command names: the bundled one, a path, or a repository on the hub."""
+"""Finds the model that a command names: the bundled one, a path, or a Hugging Face repository."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ACCEPTED = (
     "a GGUF file, a Hugging Face directory, org/name or org/name:file.gguf of the hub, such as"
     " Qwen/Qwen3-0.6B"
 )
-# Names of models that are no paths: a path of that name goes before.
+# Names that are no paths; an existing path of that name wins.
 DEMO, DEFAULT = "demo", "default"
 TOY = (
     "this is the bundled demo model, a toy: it continues texts in the manner of old novels and"
@@ -41,14 +41,14 @@ REAL_ONE = f"a real chat model: lanewise serve {SMALL}"
 
 logger = logging.getLogger(__name__)
 
-# What serving needs; consolidated and original weights are second copies in other formats.
+# Files needed for serving; consolidated and original weights duplicate them.
 NEEDED = [
     "config.json",
     "generation_config.json",
     "tokenizer*",
     "special_tokens_map.json",
     *("vocab.json", "merges.txt", "added_tokens.json", "tekken.json"),  # or tokenizer.json
-    *("quantize_config.json", "quant_config.json"),  # of GPTQ and AWQ, besides config.json
+    *("quantize_config.json", "quant_config.json"),  # older configs of GPTQ and AWQ
     *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
     "[0-9]_*/config.json",  # modules of sentence-transformers
     "chat_template*",
@@ -57,29 +57,29 @@ NEEDED = [
     "*.safetensors.index.json",
 ]
 LARGE_BYTES = 16 << 20
-MOST_RESUMABLE_BYTES = 45_000_000_000  # the hub sends larger ones in its own protocol
-START_BYTES = 1 << 16  # of a GGUF file: its architecture is the first that writers write
+MOST_RESUMABLE_BYTES = 45_000_000_000  # above this the hub uses its own transfer protocol
+START_BYTES = 1 << 16  # of a GGUF file: writers put its architecture first
 START_TIMEOUT_S = 30.0
-PROBE_S = 5.0  # for the hub to say anything
+PROBE_S = 5.0  # seconds that the hub may take to answer
 TOLD_EVERY_S = 10.0
 NO_TOKEN = "HF_TOKEN is not set or not allowed"
-# Weights in folders, but for modules of sentence-transformers, are copies.
+# Weights in subfolders are copies, except modules of sentence-transformers.
 NOT_NEEDED = ["consolidated*", "[!0-9]*/*.safetensors", "[0-9][!_]*/*.safetensors", "original/*"]
 
 
-MOST_BESIDE = 10_000  # files and directories that a name is compared with
+MOST_BESIDE = 10_000  # at most so many entries are compared with a misspelt name
 
 
 def resolve_model(argument: str | None) -> Path:
-    """Return the path of the model a command names, fetching it from the hub if need be.
+    """Return the path of the model that a command names, downloading it if necessary.
 
-    None is the bundled model, ``default`` the small chat model, or the bundled one where that
-    cannot be had. Raises ModelFileError when there is nothing of that name.
+    None is the bundled model. ``default`` is the small chat model, or the bundled one if that
+    cannot be had. ModelFileError if there is no model of that name.
     """
     if argument is None:
         return bundled_model()
     if not argument:
-        raise ModelFileError(f"the model's name is empty; accepted are {ACCEPTED}")
+        raise ModelFileError(f"the model name is empty; accepted are {ACCEPTED}")
     path = Path(argument).expanduser()
     try:
         exists = path.exists()
@@ -104,7 +104,7 @@ def resolve_model(argument: str | None) -> Path:
 
 
 def _beside(path: Path) -> Path | None:
-    """What lies beside a path that is not there and is called nearly so."""
+    """An existing entry beside a missing path with a similar name."""
     try:
         names = [one.name for one in islice(path.parent.iterdir(), MOST_BESIDE)]
     except OSError:
@@ -114,7 +114,7 @@ def _beside(path: Path) -> Path | None:
 
 
 def bundled_model() -> Path:
-    """Return the small model that comes with the package."""
+    """Return the small model that is part of the package."""
     folder = Path(str(resources.files("lanewise") / "demo"))
     found = sorted(folder.glob("*.gguf"))
     if not found:
@@ -123,11 +123,11 @@ def bundled_model() -> Path:
 
 
 def default_model() -> Path:
-    """The small chat model, or the bundled one where that cannot be had."""
+    """The small chat model, or the bundled one if that cannot be had."""
     try:
         return fetch_small()
     except ModelFileError as error:
-        logger.warning("%s; the bundled demo model is taken instead", error)
+        logger.warning("%s; using the bundled demo model", error)
         return bundled_model()
 
 
@@ -135,21 +135,21 @@ NAMED = {SMALL: fetch_small, DEMO: bundled_model, DEFAULT: default_model}
 
 
 def is_toy(path: Path) -> bool:
-    """Whether it is the bundled model, of which users must be told."""
+    """Whether it is the bundled toy model, of which users must be told."""
     return path.suffix == ".gguf" and path.resolve() == bundled_model().resolve()
 
 
 def fetch(repository: str, file: str | None) -> Path:
-    """Return the local copy of a repository, or of one of its files, downloading what is missing.
+    """Return the local copy of a repository or of one of its files, downloading missing files.
 
-    HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME are the hub library's own settings.
+    HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN and HF_HOME are settings of the hub library.
     """
-    # Imported here because the library reads its environment, and takes a while, when imported.
+    # Imported here: the import is slow, and the library reads its environment then.
     from huggingface_hub import constants, errors
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    if logging.getLogger().handlers:  # a server's log has the library's lines: not once more beside
+    if logging.getLogger().handlers:  # a server's log shows the library's lines already
         logging.getLogger("huggingface_hub").handlers.clear()
     teller: AbstractContextManager[None] = nullcontext()
     if not sys.stderr.isatty():
@@ -157,7 +157,7 @@ def fetch(repository: str, file: str | None) -> Path:
         folder = repo_folder_name(repo_id=repository, repo_type="model")
         teller = told_sizes(repository, Path(constants.HF_HUB_CACHE) / folder)
     problem = None if constants.HF_HUB_OFFLINE else _problem_of(repository)
-    only_here = problem is not None  # the library would try six times, ten seconds each
+    only_here = problem is not None  # the library would retry six times, ten seconds each
     try:
         with teller:
             return _fetched(repository, file, only_here)
@@ -177,7 +177,7 @@ def fetch(repository: str, file: str | None) -> Path:
             "HF_HUB_OFFLINE is set and the files are not in the local cache"
             if constants.HF_HUB_OFFLINE
             else f"{constants.ENDPOINT} cannot be reached ({problem or 'it stopped answering'}) and"
-            " the files are not in the local cache; a file of yours is named by its path"
+            " the files are not in the local cache; a local file is named by its path"
         )
         raise ModelFileError(f"{repository}: {reason}") from error
     except ModelFileError:
@@ -190,7 +190,7 @@ def fetch(repository: str, file: str | None) -> Path:
 
 
 def _fetched(repository: str, file: str | None, only_here: bool) -> Path:
-    """The path of what is asked for; errors are the library's."""
+    """The local path; errors are the library's."""
     import huggingface_hub
 
     def get(name: str) -> Path:
@@ -214,7 +214,7 @@ def _fetched(repository: str, file: str | None, only_here: bool) -> Path:
 
 
 def _problem_of(repository: str) -> str | None:
-    """Why the hub does not answer, after two tries; None: it does, if only with a refusal."""
+    """Why the hub does not answer, after two tries; None if it answers, even with a refusal."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
@@ -223,7 +223,7 @@ def _problem_of(repository: str) -> str | None:
         try:
             url = f"{constants.ENDPOINT}/api/models/{repository}"
             status = get_session().head(url, timeout=PROBE_S).status_code
-        except Exception as error:  # of whatever library speaks HTTP
+        except Exception as error:  # of any HTTP library
             problem = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             continue
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -234,7 +234,7 @@ def _problem_of(repository: str) -> str | None:
 
 @contextmanager
 def told_sizes(name: str, folder: Path) -> Iterator[None]:
-    """Have the log say every ten seconds how much has come, where no bar shows it."""
+    """Log the downloaded size every ten seconds if no progress bar is shown."""
     ended = threading.Event()
 
     def size() -> int:
@@ -243,7 +243,7 @@ def told_sizes(name: str, folder: Path) -> Iterator[None]:
     def tell() -> None:
         before = size()
         while not ended.wait(TOLD_EVERY_S):
-            with suppress(OSError):  # a file that has got its name meanwhile
+            with suppress(OSError):  # a file was renamed meanwhile
                 now = size()
                 rate = (now - before) / TOLD_EVERY_S
                 logger.warning(
@@ -261,7 +261,7 @@ def told_sizes(name: str, folder: Path) -> Iterator[None]:
 
 
 def refuse_unsupported(config: str) -> None:
-    """Raise ModelFileError if a config.json is of no family that is supported."""
+    """Raise ModelFileError if a config.json is of no supported family."""
     fields = Fields(read_object(Path(config)), config)
     if not is_packed(fields):
         family_of(fields)
@@ -275,11 +275,11 @@ def _without_config(repository: str) -> ModelFileError:
 
 
 def fetch_resumably(repository: str, file: str) -> None:
-    """Put one large file into the hub library's cache, going on where an earlier run stopped.
+    """Download one large file into the hub library's cache, resuming an earlier download.
 
-    Raises ModelFileError for a GGUF file of a family that is not supported, before it is fetched.
-    The library itself starts a file again when the process that fetched it has ended. Whatever
-    this function cannot do it leaves to the library, with the library's errors.
+    ModelFileError for a GGUF file of an unsupported family, before the download. The library itself
+    would restart a file from the beginning. What this function cannot do is left to the library,
+    which then raises its own errors.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get, repo_folder_name
@@ -289,7 +289,7 @@ def fetch_resumably(repository: str, file: str) -> None:
         return
     try:
         found = get_hf_file_metadata(hf_hub_url(repository, file))
-    except Exception:  # the library will fail as well, and knows what is cached
+    except Exception:  # the library will fail too, and knows the cache
         return
     if found.etag is None or found.size is None or found.size < LARGE_BYTES:
         return
@@ -299,7 +299,7 @@ def fetch_resumably(repository: str, file: str) -> None:
         return
     headers = build_hf_headers()
     if urlsplit(found.location).netloc != urlsplit(constants.ENDPOINT).netloc:
-        headers.pop("authorization", None)  # storage elsewhere must not see the token
+        headers.pop("authorization", None)  # other storage must not see the token
     partial = blob.with_name(blob.name + ".part")
     if not partial.exists():
         refuse_unsupported_start(found.location, headers, f"{repository}:{file}")
@@ -309,7 +309,7 @@ def fetch_resumably(repository: str, file: str) -> None:
     with partial.open("ab") as sink:
         try:
             fcntl.flock(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process is fetching it
+        except OSError:  # another process is downloading it
             return
         http_get(
             found.location,
@@ -324,9 +324,9 @@ def fetch_resumably(repository: str, file: str) -> None:
 
 
 def refuse_unsupported_start(url: str, headers: dict[str, str], name: str) -> None:
-    """Raise ModelFileError if the start of a GGUF file is of no family that is supported.
+    """Raise ModelFileError if the start of a GGUF file names no supported family.
 
-    A start that cannot be fetched, or does not say, is no error here: the whole file will tell.
+    Without an answer here, the check is made on the whole file.
     """
     from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 

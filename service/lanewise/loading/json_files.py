@@ -1,4 +1,4 @@
-"""Reads JSON objects and their fields with errors that name the file and the field."""
+"""Reads JSON objects and their fields, with errors that name the file and the field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TEXT_BYTES = 256 << 20
 
 
 def read_text(path: Path) -> str:
-    """Return a UTF-8 text file."""
+    """Return the contents of a UTF-8 text file."""
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise ModelFileError(
@@ -30,11 +30,11 @@ def read_text(path: Path) -> str:
 
 
 def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
-    """Return a JSON object, all strings of which have UTF-8; ``source`` names it in errors."""
+    """Return a JSON object; strings must be valid UTF-8. ``source`` names it in errors."""
     try:
         text = text.decode() if isinstance(text, bytes) else text
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # perhaps half of a pair
+        if "\\ud" in text or "\\uD" in text:  # perhaps half of a surrogate pair
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ModelFileError(f"{source}: JSON nested too deeply") from error
@@ -54,9 +54,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 class Fields:
-    """Typed access to a JSON object or GGUF metadata, which remembers what was read.
+    """Typed access to a JSON object or GGUF metadata, which remembers the fields that were read.
 
-    ``meanings`` says what fields mean that a file leaves out, before what a reader would take.
+    ``meanings`` has the values of fields that a file leaves out; they precede a reader's default.
     """
 
     def __init__(
@@ -68,50 +68,50 @@ class Fields:
         self._read: set[str] = set()
 
     def key_of(self, name: str) -> str:
-        """Return the key that a field has in this file; here each has its name."""
+        """Return the file's key for a field; in JSON the same name."""
         return name
 
     def replacing(self, values: Mapping[str, Any]) -> Self:
-        """Return the fields with some other values; what is read of one is read of both."""
+        """Return a copy with other values, which shares the record of fields read."""
         other = copy(self)
         other.values = {**self.values, **{self.key_of(name): values[name] for name in values}}
         return other
 
     def raw(self, name: str) -> Any:
-        """Return a value as it is; None if it is missing."""
+        """Return a value unchecked; None if it is missing."""
         key = self.key_of(name)
         self._read.add(key)
         return self.values.get(key)
 
     def meant(self, name: str) -> Any:
-        """Return a value, or what is meant where the file leaves it out; null stays None."""
+        """Return a value, or its meaning if the file leaves it out; null stays None."""
         key, value = self.key_of(name), self.raw(name)
         return value if key in self.values else self.meanings.get(key)
 
     def ignore(self, *names: str) -> None:
-        """Count fields as read whose values do not matter, or are known by other means."""
+        """Mark fields as read whose values do not matter or are known otherwise."""
         self._read.update(map(self.key_of, names))
 
     def unread(self) -> list[str]:
-        """Return the keys of the fields that were not read; null says nothing."""
+        """Return the keys of fields that were not read and are not null."""
         return [
             key for key, value in self.values.items() if key not in self._read and value is not None
         ]
 
     def refuse_unread(self) -> None:
-        """Refuse a field that was not read: left out it might change the answers."""
+        """Raise ModelFileError for a field not read, which might change the answers."""
         for key in self.unread():
             raise self.unknown(key)
 
     def unknown(self, name: str, others: Sequence[str] = ()) -> ModelFileError:
-        """Return the error for a field that is not computed, and ``others`` beside it."""
+        """Return the error for an unsupported field; ``others`` are named with it."""
         also = f" (also: {', '.join(others)})" if others else ""
         key = self.key_of(name)
         unsupported = "unknown field that may change the answers"
         return ModelFileError(f"{self.source}: {key} is {self._shown(key)}; {unsupported}{also}")
 
     def fail(self, name: str, wanted: str) -> ModelFileError:
-        """Return the error for a field; ``wanted`` says what would be accepted."""
+        """Return the error for a field; ``wanted`` says what is accepted."""
         key = self.key_of(name)
         if key not in self.values:
             return ModelFileError(f"{self.source}: {key} is missing; {wanted} is needed")
@@ -122,7 +122,7 @@ class Fields:
         return shown if len(shown) <= 80 else shown[:77] + "..."
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Return a whole number of at least ``least``; null counts as missing."""
+        """Return an integer of at least ``least``; null counts as missing."""
         value = self.meant(key)
         if value is None and default is not None:
             return default
@@ -131,9 +131,9 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None, zero: bool = False) -> float:
-        """Return a positive finite number that a float32 can hold; null counts as missing.
+        """Return a positive finite number in float32's range; null counts as missing.
 
-        With ``zero``, 0 is one too.
+        With ``zero``, 0 is accepted too.
         """
         value = self.meant(key)
         if value is None and default is not None:
@@ -162,6 +162,6 @@ class Fields:
         return value
 
     def is_set(self, key: str) -> bool:
-        """Return whether a field is there and not null."""
+        """Return whether a field is present and not null."""
         value = self.raw(key)
         return value is not None and not (isinstance(value, float) and math.isnan(value))

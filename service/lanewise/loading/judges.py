@@ -1,7 +1,7 @@
-"""Models that write text and score pairs by how likely they answer yes, not no: Qwen3-Reranker.
+"""Generative models that score pairs by the odds of yes against no: Qwen3-Reranker.
 
-Their files say nothing of it unless somebody adds it: in config.json as vLLM has it, in
-modules.json as sentence-transformers does, in metadata of GGUF as llama.cpp does.
+The original files do not say so. It is added in config.json (vLLM), modules.json
+(sentence-transformers) or GGUF metadata (llama.cpp).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lanewise.loading.json_files import Fields, parse_object, read_object, read_
 from lanewise.loading.pooled import as_judge
 from lanewise.loading.sentence_transformers import read_logit_score
 
-FAMILY = "qwen3"  # the one whose pairs are known how to be written
+FAMILY = "qwen3"  # the only family whose prompt for pairs is known
 ANSWERS = ("no", "yes")
 TOKENS, ORIGINAL, METHOD = "classifier_from_token", "is_original_qwen3_reranker", "method"
 TOKENIZER = "tokenizer.json"
-# As the model's makers have it.
+# As published with the model.
 TEMPLATE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and"
     ' the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
@@ -31,9 +31,9 @@ TEMPLATE = (
 
 
 def with_answers(fields: Fields, path: Path) -> Fields:
-    """Return what a directory's config.json says, and that it is a judge where modules.json does.
+    """Return a directory's config.json, with a judge's fields if modules.json declares one.
 
-    Raises ModelFileError for a judge of another kind than is known.
+    ModelFileError for an unknown kind of judge.
     """
     ids = read_logit_score(path)
     if ids is not None and not fields.is_set(TOKENS):
@@ -56,12 +56,12 @@ def with_answers(fields: Fields, path: Path) -> Fields:
 
 
 def is_judge(config: Mapping[str, Any]) -> bool:
-    """Return whether a config.json says that texts are scored by tokens that may follow."""
+    """Return whether a config.json says that texts are scored by possible next tokens."""
     return config.get(TOKENS) is not None
 
 
 def make_judge(checkpoint: Checkpoint) -> None:
-    """Have the model of a directory score texts by its answers, before it is loaded."""
+    """Make a directory's model score texts by its answer tokens, before it is loaded."""
     tokens = _vocabulary(checkpoint.path)
     missing = [answer for answer in ANSWERS if answer not in tokens]
     if missing:
@@ -73,7 +73,7 @@ def make_judge(checkpoint: Checkpoint) -> None:
 
 
 def template_of(checkpoint: Checkpoint) -> str | None:
-    """Return how a judge's pairs are written, with {query} and {document}; None: it is none."""
+    """Return a judge's prompt with {query} and {document}; None if the model is no judge."""
     pooling, files = checkpoint.config.pooling, checkpoint.tokenizer
     if pooling is None or not pooling.dense:
         return None
@@ -94,5 +94,5 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def overridden(path: Path, overrides: Mapping[str, Any]) -> Fields:
-    """Return a directory's config.json, with some keys changed."""
+    """Return a directory's config.json with some keys replaced."""
     return Fields(read_object(path) | dict(overrides), str(path))

@@ -1,8 +1,7 @@
-"""What a directory says of texts that are compared by the vectors of their tokens (ColBERT).
+"""Settings of models that compare texts by the vectors of their tokens (ColBERT).
 
-PyLate and sentence-transformers write it in different files: PyLate all of it in
-config_sentence_transformers.json, with nothing but a Transformer and Dense in modules.json;
-sentence-transformers beside the modules that do it.
+PyLate writes all of them to config_sentence_transformers.json, and only a Transformer and Dense to
+modules.json. sentence-transformers writes them to the folder of each module.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from lanewise.loading.checkpoint import ModelFileError
 from lanewise.loading.json_files import Fields, read_object
 from lanewise.loading.sentences import Expansion, TokenVectors
 
-MASK = "MultiVectorMask"  # the module that says which rows are compared
-# What comes behind the Transformer and any number of Dense, in sentence-transformers and PyLate.
+MASK = "MultiVectorMask"  # the module that selects the rows to compare
+# Modules after the Transformer and any number of Dense, of sentence-transformers and PyLate.
 ENDS: tuple[list[str], ...] = ([MASK, "Normalize"], ["Normalize", MASK], [MASK], ["Normalize"], [])
-USUAL_LENGTH = 32  # of PyLate's queries, where nothing says another
+USUAL_LENGTH = 32  # of PyLate's queries by default
 LENGTHS = ("query_length", "document_length")
 PREFIXES = {"query": "query_prefix", "document": "document_prefix"}  # by the name of the prompt
 OF_PYLATE = (
@@ -27,11 +26,11 @@ OF_PYLATE = (
     *("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"),
     "skiplist_words",
 )
-WIDTHS = {"fixed": True, "min": False}  # kinds of expansion, and whether longer queries are cut
+WIDTHS = {"fixed": True, "min": False}  # kinds of expansion; whether longer queries are cut
 
 
 def is_late(kinds: Sequence[str]) -> bool:
-    """Return whether modules of these kinds make a vector of each token."""
+    """Return whether modules of these kinds give a vector for each token."""
     n_dense = kinds.count("Dense")
     return [*kinds[: n_dense + 1]] == ["Transformer", *["Dense"] * n_dense] and (
         [*kinds[n_dense + 1 :]] in ENDS and (n_dense > 0 or MASK in kinds)
@@ -39,16 +38,16 @@ def is_late(kinds: Sequence[str]) -> bool:
 
 
 def normalizes(kinds: Sequence[str]) -> bool:
-    """Return whether each token's vector has length 1; PyLate's have without a module for it."""
+    """Return whether token vectors have length 1; PyLate's always have."""
     return "Normalize" in kinds or MASK not in kinds
 
 
 def read_token_vectors(
     kinds: Sequence[str], mask: Path | None, model: Fields, config: Fields
 ) -> TokenVectors:
-    """Return what is said of queries and documents.
+    """Return the settings for queries and documents.
 
-    ``mask`` is the folder of the module that chooses rows, ``model`` the fields of the Transformer
+    ``mask`` is the folder of the module that selects rows, ``model`` has the Transformer's fields
     and ``config`` those of config_sentence_transformers.json.
     """
     if mask is None:
@@ -72,7 +71,7 @@ def read_token_vectors(
 
 
 def with_prefixes(prompts: Mapping[str, str], config: Fields) -> dict[str, str]:
-    """Return prompts by name, with the tokens before them that PyLate puts before all texts."""
+    """Return the prompts by name, preceded by the tokens that PyLate puts before every text."""
     found = dict(prompts)
     for name, key in PREFIXES.items():
         if config.is_set(key):
@@ -82,7 +81,7 @@ def with_prefixes(prompts: Mapping[str, str], config: Fields) -> dict[str, str]:
 
 
 def files_of_tokens(tokens: TokenVectors) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return fields of the mask's config.json, and of the Transformer's, that say the same."""
+    """Return the equivalent fields of the mask's config.json and of the Transformer's."""
     said = {key: getattr(tokens, key) for key in LENGTHS if getattr(tokens, key) is not None}
     expansion = tokens.expansion
     if expansion is not None:
@@ -118,7 +117,7 @@ def _words(fields: Fields, default: list[str]) -> list[str]:
 
 
 def _expansion(fields: Fields) -> Expansion | None:
-    """What the Transformer's fields say."""
+    """Read the query expansion from the Transformer's fields."""
     said = fields.raw("query_expansion")
     if said is None:
         return None
@@ -139,7 +138,7 @@ def _expansion(fields: Fields) -> Expansion | None:
 
 
 def _expansion_of_pylate(fields: Fields) -> Expansion | None:
-    """What PyLate's flags say; where it wrote none of its own fields, queries stay as they are."""
+    """Read PyLate's flags; without any of its fields, queries are not expanded."""
     if "query_expansion" in fields.values:
         return _expansion(fields)
     is_on = fields.flag("do_query_expansion", default=any(map(fields.is_set, OF_PYLATE)))
@@ -152,7 +151,7 @@ def _expansion_of_pylate(fields: Fields) -> Expansion | None:
 
 
 def check_kinds(kinds: Sequence[str], source: str) -> None:
-    """Refuse modules that make a vector of each token in a way that is not known."""
+    """Refuse unknown combinations of modules that give a vector for each token."""
     if not is_late(kinds):
         raise ModelFileError(
             f"{source}: the modules are {', '.join(kinds) or 'none'}; accepted: a Transformer,"

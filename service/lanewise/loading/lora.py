@@ -1,7 +1,7 @@
 """Reads LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors.
 
-What changes a model in another way than by adding ``scale * B A`` to its matrices is refused by
-name: left out it would give answers that are almost right.
+An adapter that does more than add ``scale * B A`` to matrices is refused by name: to ignore the
+rest would give answers that are almost right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TENSOR = re.compile(
     r"(?:base_model\.model\.)?(?P<path>[a-z_.0-9]+?\.(?P<layer>\d{1,6})\.[a-z_.0-9]+)"
     r"\.lora_(?P<part>[AB])\.weight"
 )
-# Settings of PEFT under which an adapter is more than A and B, and what they must be.
+# PEFT settings that make an adapter more than A and B, and the values that are accepted.
 PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("bias", (None, "none"), "'none' (biases of adapters are not supported)"),
     ("use_dora", (None, False), "false (DoRA is not supported)"),
@@ -57,23 +57,23 @@ PLAIN: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("kasa_config", (None, {}), "null (KaSA changes the model itself and is not supported)"),
     ("alora_invocation_tokens", (None, []), "null (activated LoRA is not supported)"),
 )
-# Of these, what PEFT merges into the model's own tensors.
+# The ones that PEFT can merge into the model's own tensors.
 MERGED = {
     *("bias", "use_dora", "lora_bias", "modules_to_save", "trainable_token_indices"),
     *("target_parameters", "use_bdlora"),
 }
-CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to initialize
-# What only training reads of an adapter: those of VeLoRA and MonteCLoRA answer as any other.
+CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # these change the base
+# Tensors that only training uses: VeLoRA and MonteCLoRA adapters compute like any other.
 OF_TRAINING = re.compile(r".*\.lora_(velora_embed|monteclora_sampler)(\..*)?")
-# What is written in patterns of ranks and alphas, but for regular expressions.
+# Patterns of ranks and alphas that are names, not regular expressions.
 PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
-MOST_PATTERN_LETTERS = 2048  # of regular expressions: each is tried with each module
+MOST_PATTERN_LETTERS = 2048  # of regular expressions, each of which is matched with each module
 Matcher = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterTensor:
-    """A or B of one matrix, row-major in its type's own bytes."""
+    """The A or B of one matrix, row-major in its type's own bytes."""
 
     rows: int
     cols: int
@@ -83,9 +83,9 @@ class AdapterTensor:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedMatrix:
-    """What is added to one matrix of a model: ``scale * B A``."""
+    """The update of one matrix of a model: ``scale * B A``."""
 
-    name: str  # as in the base model, such as model.layers.0.self_attn.q_proj
+    name: str  # in the base model, e.g. model.layers.0.self_attn.q_proj
     role: Role
     layer: int
     a: AdapterTensor  # (rank, inputs)
@@ -98,29 +98,29 @@ class AdapterFiles:
     """An open adapter; its tensors are valid until ``close`` is called."""
 
     path: Path
-    rank: int  # the largest
+    rank: int  # the largest of all matrices
     matrices: list[AdaptedMatrix]
     close: Callable[[], None]
 
 
 def files_under(root: Path, path: str) -> Path | None:
-    """The directory of an adapter that a request names, if all of it lies under ``root``.
+    """The adapter directory that a request names, if it lies entirely under ``root``; else None.
 
-    Links are followed, and must not lead out; "~" stands for itself. None for everything else,
-    whether it is there or not.
+    Links are followed and must not lead out; "~" is not expanded. The answer does not show whether
+    a path outside exists.
     """
     try:
         base = Path(os.path.realpath(root, strict=True))
         folder = Path(os.path.realpath(base / path, strict=True))
         files = [Path(os.path.realpath(folder / name, strict=True)) for name in (CONFIG, WEIGHTS)]
         usable = all(file.is_relative_to(base) and file.is_file() for file in files)
-    except (OSError, ValueError):  # also a NUL, too long a name, links in a circle
+    except (OSError, ValueError):  # also a NUL, too long a name, a loop of links
         return None
     return folder if usable and folder.is_relative_to(base) else None
 
 
 def _check_sizes(path: Path) -> None:
-    """Refuse what would take long to parse, while everybody else waits, before it is read."""
+    """Refuse files that would take long to parse while other requests wait, before reading them."""
     size = (path / CONFIG).stat().st_size
     if size > MOST_CONFIG_BYTES:
         raise ModelFileError(
@@ -128,7 +128,7 @@ def _check_sizes(path: Path) -> None:
         )
     with (path / WEIGHTS).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-    # Anything else is no size at all, which who reads the file says.
+    # Other values are not sizes at all; the reader of the file reports them.
     if MOST_HEADER_BYTES < size <= MAX_HEADER_BYTES:
         raise ModelFileError(
             f"{path / WEIGHTS}: a header of {size} bytes; an adapter's has at most"
@@ -139,8 +139,8 @@ def _check_sizes(path: Path) -> None:
 def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> AdapterFiles:
     """Open the adapter in directory ``path`` for a model of this config.
 
-    Raises ModelFileError, naming file and field, when it is damaged, made for another model, of a
-    rank above ``max_rank`` or of a kind that is not supported.
+    ModelFileError, naming file and field, if it is damaged, made for another model, of a rank above
+    ``max_rank`` or of an unsupported kind.
     """
     if not (path / CONFIG).is_file():
         raise ModelFileError(
@@ -155,7 +155,7 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
     settings = Fields(read_object(path / CONFIG), str(path / CONFIG))
     _check_plain(settings)
     if family_named(config.architecture).hf_inputs_first:
-        settings.flag("fan_in_fan_out", default=False)  # of the module's weight, not of A and B
+        settings.flag("fan_in_fan_out", default=False)  # describes the module's weight, not A and B
     elif settings.values.get("fan_in_fan_out") not in (None, False):
         raise settings.fail("fan_in_fan_out", "false")
     scales = _Scales(settings)
@@ -170,7 +170,7 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int = MAX_RANK) -> A
 
 
 def largest_adapter_bytes(config: ModelConfig, rank: int) -> int:
-    """Memory of an adapter of all matrices with this rank in two-byte floats.
+    """Bytes of an adapter of all matrices with this rank, as two-byte floats.
 
     The library holds outputs in panels of 32.
     """
@@ -202,7 +202,7 @@ def _check_plain(settings: Fields) -> None:
 
 
 class _Scales:
-    """The factor of each module, from lora_alpha, alpha_pattern and the rank."""
+    """The scale of each module, from lora_alpha, alpha_pattern and the rank."""
 
     def __init__(self, settings: Fields) -> None:
         self._settings = settings
@@ -240,7 +240,7 @@ class _Scales:
 
 
 def _matcher(pattern: str, where: str) -> Matcher:
-    """Return whether a pattern means a module, which it does as a name, or the end of one."""
+    """Return a predicate for module names: equal to the pattern, or ending with it after a dot."""
     if PLAIN_NAME.fullmatch(pattern):
         name = pattern.removesuffix("$")
         whole, end = name.removeprefix("^"), f".{name}"
@@ -255,7 +255,7 @@ def _matcher(pattern: str, where: str) -> Matcher:
 
 
 def _matching(patterns: list[tuple[Matcher, float]], module: str, default: float) -> float:
-    """The number of the first pattern that means the module."""
+    """The number of the first pattern that matches the module."""
     return next((number for means, number in patterns if means(module)), default)
 
 
@@ -277,8 +277,8 @@ def _matrices(
     if not pairs:
         raise ModelFileError(f"{file.path}: no tensors; lora_A and lora_B of modules are needed")
     used = {tensor.dtype for pair in pairs.values() for tensor in pair.values()}
-    # The library wants one type, and F32 holds the others exactly; rows that are multiplied would
-    # be rounded to their own.
+    # The library wants one type for all, and F32 holds the others exactly. Multiplied rows would be
+    # rounded to a smaller type.
     is_changed = family_named(config.architecture).lora_values is not as_they_are
     mixed = len(used) > 1 or is_changed
     return [
@@ -298,7 +298,7 @@ def _of_module(
     *,
     mixed: bool,
 ) -> list[AdaptedMatrix]:
-    """Return what a module's A and B add to each matrix that the module is here."""
+    """Return the updates of each matrix that a module corresponds to in this model."""
     where = f"{file.path}: {module}"
     for part in "AB":
         if part not in pair:
@@ -336,7 +336,7 @@ def _with_inputs(a: AdapterTensor, order: Rows | None) -> AdapterTensor:
 
 
 def _nothing() -> None:
-    """What is read as it is needs no release."""
+    """Do nothing: the bytes are read when they are needed."""
 
 
 def _tensor(file: SafetensorsFile, tensor: SafetensorsTensor, *, as_f32: bool) -> AdapterTensor:

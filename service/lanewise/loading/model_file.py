@@ -1,4 +1,4 @@
-"""A model's file of either kind as a family reads it: fields by one name, and the tensors."""
+"""A model's file of either kind for its family: fields under one set of names, and tensors."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from lanewise.loading.sources import Sources
 
 
 class ModelFile(Fields):
-    """What a file says of a model: a config.json or GGUF metadata, and tensors by the file's names.
+    """The fields (config.json or GGUF metadata) and tensors of a model's file.
 
-    A family names a field as config.json does, and FIELD_NAMES has the key of GGUF files; a name
-    that begins with "{arch}." is a key that only GGUF files have. Errors name the file's own key.
-    What a config.json leaves out means what the class of its config says (reference_fields.json);
-    a ``default`` is what every other file means that does not say.
+    A family uses config.json's names. FIELD_NAMES has GGUF's keys for them; a name that begins with
+    "{arch}." is a key of GGUF only. Errors name the file's own key. A field that a config.json
+    omits has the default of transformers' config class (reference_fields.json); ``default`` is the
+    meaning for all other files.
     """
 
     def __init__(self, fields: Fields, tensors: Sources, column: int) -> None:
         self.tensors = tensors
-        self.column = column  # HF or GGUF, of TENSOR_NAMES
+        self.column = column  # HF or GGUF: column of TENSOR_NAMES
         self._arch = fields.text("general.architecture") if column == GGUF else ""
         self._keys: Mapping[str, str] = {}
         super().__init__(fields.values, fields.source, fields.meanings)
-        self._read = fields._read  # what is read here is read there
+        self._read = fields._read  # shared: a field read here counts as read there
 
     @property
     def is_gguf(self) -> bool:
-        """Return whether this is a GGUF file, for what the two kinds do not say alike."""
+        """Whether this is a GGUF file, for differences that no table covers."""
         return self.column == GGUF
 
     def with_tensors(self, tensors: Sources) -> ModelFile:
-        """Return the same fields with other tensors; what is read of one is read of both."""
+        """Return the same fields with other tensors; the record of fields read is shared."""
         other = copy(self)
         other.tensors = tensors
         return other
 
     def called(self, keys: Mapping[str, str]) -> ModelFile:
-        """Return the same file, where a config.json has ``keys`` of its own for fields' names.
+        """Return the same file with other config.json keys for some field names.
 
-        It may have the names, too, which say the same for other readers.
+        The config may contain the usual names too, for other readers.
         """
         self._read.update(keys)
         other = copy(self)
@@ -51,19 +51,19 @@ class ModelFile(Fields):
         return other
 
     def called_if_set(self, keys: Mapping[str, str]) -> ModelFile:
-        """Do so for the keys that the file has."""
+        """As ``called``, for the keys that the file has."""
         return self.called({name: key for name, key in keys.items() if self.is_set(key)})
 
     def key_of(self, name: str) -> str:
-        """Return the key that a field has in this file."""
+        """Return the file's key for a field."""
         if self.is_gguf:
             return FIELD_NAMES.get(name, name).replace("{arch}", self._arch)
         return self._keys.get(name, name)
 
     def meant(self, name: str) -> Any:
-        """Return a value, or what is meant where the file leaves it out.
+        """Return a value, or its meaning if the file leaves it out.
 
-        A GGUF file may say a number of all layers once for each.
+        A GGUF file may give a value once for each layer; all must then be equal.
         """
         value = super().meant(name)
         if not self.is_gguf:
@@ -76,5 +76,5 @@ class ModelFile(Fields):
         return None if is_zero and name in ZERO_SAYS_NOTHING else value
 
     def has(self, role: Role, layer: int = 0) -> bool:
-        """Return whether the file has a tensor."""
+        """Whether the file has the tensor of a role."""
         return TENSOR_NAMES[role][self.column].format(layer) in self.tensors

@@ -1,8 +1,8 @@
-"""The head with which some models predict further tokens (multi-token prediction), if asked for.
+"""The multi-token prediction head of some models, which is read on request.
 
-Files have it as one more layer behind the others, which most readers leave out: a projection
-of two norms in front of a layer like the model's last one with attention, and a norm behind it. It
-shares embedding and output matrix with the model.
+In files it is one more layer after the others, ignored by most readers. Two norms feed a
+projection, then comes a layer like the model's last attention layer, then a norm. It shares
+embedding and output matrix with the model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 from lanewise.loading.sources import Sources, SourceTensor
 
-# Of Qwen's directories, by what the usual names have behind "model.layers.{}.".
+# Tensor prefixes in Qwen's directories, instead of "model.layers.{}.".
 PREFIX = "mtp."
 LAYER = "mtp.layers.0."
 OF_HEAD = {
@@ -25,7 +25,7 @@ OF_HEAD = {
     "mtp.pre_fc_norm_hidden.weight": Role.MTP_HIDDEN_NORM,
     "mtp.norm.weight": Role.MTP_NORM,
 }
-# Copies of the model's own embedding and output matrix, which some files have once more.
+# Copies of the model's embedding and output matrix that some files contain.
 COPIES = (
     ("nextn.embed_tokens.weight", "embed_tokens.weight"),
     ("nextn.shared_head_head.weight", "shared_head.head.weight"),
@@ -35,15 +35,15 @@ COPIES = (
 def with_mtp(
     family: Family, config: ModelConfig, sources: Sources, column: int, where: str
 ) -> tuple[ModelConfig, dict[str, SourceTensor]]:
-    """Return a program with the head as its last layer, and tensors under names of that layer.
+    """Return the program with the head as its last layer, and its tensors named as that layer's.
 
-    ``column`` is the kind of file, HF or GGUF. Raises ModelFileError where there is none.
+    ``column`` is HF or GGUF. ModelFileError if there is no head.
     """
     if not family.has_mtp:
         raise ModelFileError(
-            f"{where}: a head that predicts further tokens is asked for (mtp), which is not read of"
+            f"{where}: mtp asks for a multi-token prediction head, which is not supported for"
             f" {family.name} models; accepted: qwen3_5, qwen3_5_moe, qwen3_next or glm4_moe files"
-            " that have one"
+            " with such a head"
         )
     number = config.n_layers
     named = {_usual(name, number, column): tensor for name, tensor in sources.items()}
@@ -51,20 +51,20 @@ def with_mtp(
     if projection not in named:
         own = "mtp.fc.weight or " if column == HF else ""
         raise ModelFileError(
-            f"{where}: a head that predicts further tokens is asked for (mtp), and the file was"
-            f" made without it; accepted: one that has {own}{projection}"
+            f"{where}: mtp asks for a multi-token prediction head, which this file does not have;"
+            f" accepted: a file with {own}{projection}"
         )
     own_part, second = (PREFIX if column == HF else "-"), _layer(number + 1, column)
     more = [name for name in named if name.startswith((own_part, second))]
     if more:
         raise ModelFileError(
-            f"{where}: tensor {min(more)!r} is of a second head that predicts further tokens, or"
-            " one with an embedding of its own; accepted: files with one that has the model's"
+            f"{where}: tensor {min(more)!r} belongs to a second multi-token prediction head, or to"
+            " one with its own embedding; accepted: one head that shares the model's embedding"
         )
     for copy in COPIES:
         named.pop(f"{_layer(number, column)}{copy[column]}", None)
     norm = TENSOR_NAMES[Role.MTP_NORM][column].format(number)
-    if norm not in named and column == GGUF:  # then it has the model's
+    if norm not in named and column == GGUF:  # the head then shares the model's norm
         named[norm] = named[TENSOR_NAMES[Role.OUTPUT_NORM][column]]
     head = _head_layer(config)
     return replace(config, layers=(*config.layers, head)), named
@@ -73,7 +73,7 @@ def with_mtp(
 def with_mtp_if_there(
     family: Family, config: ModelConfig, sources: dict[str, SourceTensor], column: int, where: str
 ) -> tuple[ModelConfig, dict[str, SourceTensor]]:
-    """Return the same, or program and tensors as they are where there is none that is read."""
+    """As ``with_mtp``, but without a head return program and tensors unchanged."""
     try:
         return with_mtp(family, config, sources, column, where)
     except ModelFileError:
@@ -81,7 +81,7 @@ def with_mtp_if_there(
 
 
 def without_mtp(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sources]:
-    """Return program and tensors, of a file of ours that has the head, without it."""
+    """Remove the head from program and tensors of a packed or quantized file."""
     layers = config.layers[:-1]
     tensors = Rearranged(sources)
     tensors.drop_layers_from(len(layers))
@@ -89,7 +89,7 @@ def without_mtp(config: ModelConfig, sources: Sources) -> tuple[ModelConfig, Sou
 
 
 def _usual(name: str, number: int, column: int) -> str:
-    """What a tensor of the head is called as one of layer ``number``; others as they are."""
+    """Return the name of a head's tensor as one of layer ``number``; other names unchanged."""
     if column == GGUF or not name.startswith(PREFIX):
         return name
     if name in OF_HEAD:

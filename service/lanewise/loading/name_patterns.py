@@ -1,6 +1,7 @@
-"""Matches names of modules by regular expressions as PEFT does, in linear time.
+"""Matches module names by regular expressions as PEFT does, but in linear time.
 
-Python's own would take for ever on some. The places where a match may go on are bits of a number.
+Python's ``re`` takes exponential time on some. The places where a match may continue are the bits
+of an integer.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ MOST_TOKENS = 512
 LETTERS = string.ascii_letters + string.digits + "._-"
 TOKEN = re.compile(r"\\[dw.]|\[\^?(?:\w-\w|[\w.])+\]|\(\?:|[\w.()|^$*+?-]")
 
-# Letters that one place may have, ^ or $, branches of a group, or *, + or ? and what it is behind.
+# A character class, ^ or $, the branches of a group, or (sign, repeated node).
 Node = frozenset[str] | str | list[list["Node"]] | tuple[str, "Node"]
 
 
 def parse_pattern(text: str) -> Node | None:
-    """Return an expression to match names by; None: it is not of what is accepted."""
+    """Parse an expression; None if it uses unsupported syntax."""
     tokens = TOKEN.findall(text)
     if "".join(tokens) != text or len(tokens) > MOST_TOKENS:
         return None
@@ -39,27 +40,27 @@ def parse_pattern(text: str) -> Node | None:
         else:
             try:
                 groups[-1][-1].append(frozenset(filter(re.compile(token).fullmatch, LETTERS)))
-            except re.error:  # a ) of no group, a class that ends before it begins
+            except re.error:  # an unmatched ) or an invalid class
                 return None
     return groups[0] if len(groups) == 1 else None
 
 
 def _repeat(steps: list[Node], sign: str) -> bool:
-    """Put a sign behind the last step; whether it may stand there."""
+    """Append a repetition sign to the last step; returns whether it may stand there."""
     last = steps.pop() if steps else ""
-    is_lazy = isinstance(last, tuple) and sign == "?"  # which matches the same whole names
+    is_lazy = isinstance(last, tuple) and sign == "?"  # lazy repetition matches the same names
     steps.append(last if is_lazy else (sign, last))
     return is_lazy or isinstance(last, frozenset) or (isinstance(last, list) and sign == "?")
 
 
 def matches(pattern: Node, name: str) -> bool:
-    """Return whether PEFT takes a name for one that is meant: the whole, or all behind a dot."""
+    """Return whether PEFT would match a name: all of it, or all after some dot."""
     begins = 1 | sum(2 << place for place, letter in enumerate(name) if letter == ".")
     return bool(_behind(pattern, name, begins) >> len(name))
 
 
 def _behind(node: Node, name: str, places: int) -> int:
-    """Return the places behind what a node matches, from any of ``places`` on."""
+    """Return the places after a match of ``node`` that starts at any of ``places``."""
     if isinstance(node, list):
         found = 0
         for branch in node:
@@ -77,7 +78,7 @@ def _behind(node: Node, name: str, places: int) -> int:
         return places | _behind(step, name, places)
     if sign == "+":
         places = _behind(step, name, places)
-    ones = _where(step, name)  # an addition carries a place through all that follow it
+    ones = _where(step, name)  # the carry of an addition moves a place past all letters that match
     return (((places & ones) + ones) ^ ones) | places
 
 

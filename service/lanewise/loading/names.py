@@ -1,4 +1,4 @@
-"""What tensors and fields are called in both kinds of file, and which tensors are vectors."""
+"""The names of tensors and fields in both kinds of file, and which tensors are vectors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from lanewise.loading.checkpoint import Role
 
-# Role to tensor name in GGUF and in Hugging Face files; {} is the layer. The second column is also
-# what packed files have, whatever the family's own names are.
+# Role to tensor name in GGUF and in Hugging Face files; {} is the layer. Packed files use the
+# second column whatever the family's own names are.
 TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.TOKEN_EMBEDDING: ("token_embd.weight", "model.embed_tokens.weight"),
     Role.OUTPUT: ("output.weight", "lm_head.weight"),
@@ -92,7 +92,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.EXPERTS_RESULT_NORM: ("post_ffw_norm_2.weight", "mlp.experts.result_norm.weight"),
         Role.ROUTER_SCALES: ("ffn_down_exps.scale", "mlp.gate.scales"),
         Role.SHARED_ROUTER: ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
-        # The names in GGUF files of Mamba 2; other families' names become these.
+        # Names in GGUF files of Mamba 2; other families' names are changed to these.
         Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
         Role.STATE_IN: ("ssm_in.weight", "state.in_proj.weight"),
         Role.STATE_GATE: ("ssm_gate.weight", "state.gate_proj.weight"),
@@ -111,11 +111,10 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     }.items()
 }
 GGUF, HF = 0, 1  # columns of TENSOR_NAMES
-LAYERS = ("blk.", "model.layers.")  # what is before the number in names of layers' tensors
+LAYERS = ("blk.", "model.layers.")  # before the layer number in tensor names
 
 # A field's name in config.json to its key in GGUF metadata; {arch} is general.architecture.
-# Families whose configs have different names for one thing share its key. GGUF files do not say a
-# field that is not here.
+# Different config names for one thing share the key. GGUF files have no other fields.
 FIELD_NAMES: Mapping[str, str] = {
     name: f"{{arch}}.{key}"
     for name, key in {
@@ -170,13 +169,13 @@ FIELD_NAMES: Mapping[str, str] = {
         "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     }.items()
 }
-# Fields whose 0 in GGUF files means that the file does not say.
+# Fields for which 0 in a GGUF file means that the file does not say.
 ZERO_SAYS_NOTHING = {
     *("attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"),
     *("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
     *("routed_scaling_factor", "n_group", "topk_group"),
 }
-# Fields that GGUF files may give once for each layer.
+# Fields for which a GGUF file may have a list with a value for each layer.
 PER_LAYER = {
     *("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_hidden_size"),
 }
@@ -186,7 +185,7 @@ ORDERS = (Role.ATTN_INPUT_ORDER, Role.ATTN_OUTPUT_ORDER, Role.FFN_INPUT_ORDER)  
 
 
 def is_vector(role: Role) -> bool:
-    """Return whether a role is a vector, stored with one dimension."""
+    """Whether a role's tensor is a vector, stored with one dimension."""
     return (
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER, Role.ROUTER_SCALES)

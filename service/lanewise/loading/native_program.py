@@ -1,7 +1,7 @@
-"""A program in the C library's records, and what the library says of it: faults, tensors.
+"""A program as the C library's structs, and what the library says about it: errors, tensors.
 
-Fields cross by name: a field of a dataclass goes to the field of the C struct that is called so.
-What has another form in C stands in the functions below, one statement each.
+Fields are copied by name from a dataclass to the C struct. Fields with another form in C have a
+statement each in the functions below.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lanewise.loading.program import (
 )
 from lanewise.native.library import Native, NativeError, native
 
-# Fields of dataclasses that are called otherwise in C.
+# Fields of dataclasses whose names differ in C.
 OTHER_NAMES: Mapping[str, str] = {
     "n": "n_experts",
     "groups": "n_groups",
     "denominator_eps": "divisor_extra",
     "denominator_least": "divisor_least",
 }
-# How the constants begin that words of a field stand for.
+# Prefixes of the C constants for fields that hold a word.
 CONSTANTS: Mapping[str, str] = {
     "activation": "LW_",
     "norm": "LW_NORM_",
@@ -41,14 +41,14 @@ CONSTANTS: Mapping[str, str] = {
     "router": "LW_ROUTER_",
     "wiring": "LW_",
 }
-PLACE = "model config: "  # how the library's messages about a program begin
+PLACE = "model config: "  # start of the library's messages about a program
 
 
 class ProgramTensor(NamedTuple):
-    """A tensor that a program has; ``rows`` is 1 for a vector."""
+    """A tensor that a program needs; ``rows`` is 1 for a vector."""
 
     role: Role
-    of_layer: bool  # it belongs to layer number ``layer``, and not to the model or a dense head
+    of_layer: bool  # belongs to layer ``layer``, else to the model or a dense head
     layer: int
     rows: int
     cols: int
@@ -59,8 +59,8 @@ class ProgramTensor(NamedTuple):
 class NativeProgram:
     """An ``lw_model_config`` and the memory that it points to.
 
-    ModelFileError if a field holds a word that the library has no constant for, or a list of
-    another length.
+    ModelFileError if a field has a word without a constant in the library, or a list of the wrong
+    length.
     """
 
     def __init__(self, clib: Native, config: ModelConfig) -> None:
@@ -84,7 +84,7 @@ class NativeProgram:
         self.struct.n_ropes, self.struct.n_dense = len(ropes), len(dense)
 
     def _copy(self, record: Any, out: Any) -> None:
-        """Copy the fields of a dataclass that the struct has; None is 0."""
+        """Copy the fields of a dataclass that the struct has; None becomes 0."""
         fields = dict(self._clib.ffi.typeof(out).fields)
         for name in record.__dataclass_fields__:
             field = fields.get(OTHER_NAMES.get(name, name))
@@ -96,7 +96,7 @@ class NativeProgram:
             setattr(out, OTHER_NAMES.get(name, name), 0 if value is None else value)
 
     def _constant(self, kind: Any, field: str, word: str) -> int:
-        """The number of an enumeration's constant, LW_..._WORD."""
+        """The value of an enumeration's constant LW_..._WORD."""
         names: Mapping[str, int] = kind.relements
         start = CONSTANTS[field]
         number = names.get(f"{start}{word.upper()}")
@@ -108,7 +108,7 @@ class NativeProgram:
 
     def _model(self, config: ModelConfig, out: Any) -> None:
         self._copy(config, out)
-        # x is held divided by the scale of what is added to it: norms do not see that.
+        # The residual stream is stored divided by residual_scale, which norms do not notice.
         out.rms_norm_eps = config.rms_norm_eps / config.residual_scale**2
         out.embedding_scale = config.embedding_scale / config.residual_scale
         out.n_layers = config.n_layers
@@ -165,14 +165,13 @@ def _name(kinds: Mapping[str, type], part: Any) -> str:
 def check_program(config: ModelConfig, source: str) -> ModelConfig:
     """Return the program if its numbers fit together.
 
-    ModelFileError otherwise: it names ``source``, the layer, the field, its value and what would
-    be accepted.
+    ModelFileError otherwise; it names ``source``, layer, field, value and what is accepted.
     """
     clib = native()
     try:
         for fault in _faults(config):
             raise ModelFileError(fault)
-        program = NativeProgram(clib, config)  # the struct points to memory that this object holds
+        program = NativeProgram(clib, config)  # owns the memory that the struct points to
         clib.check(clib.lib.lw_program_check(program.struct))
     except NativeError as error:
         raise ModelFileError(f"{source}: {str(error).removeprefix(PLACE)}") from None
@@ -182,7 +181,7 @@ def check_program(config: ModelConfig, source: str) -> ModelConfig:
 
 
 def _faults(config: ModelConfig) -> Iterable[str]:
-    """What is wrong with fields that the C struct has not, or has in one with others."""
+    """Yield errors in fields that the C struct lacks or combines with others."""
     if config.residual_scale != 1.0:
         for name, here in {
             "per_layer_size": config.per_layer_size > 0,
@@ -211,7 +210,7 @@ def _faults(config: ModelConfig) -> Iterable[str]:
 def program_tensors(config: ModelConfig) -> tuple[ProgramTensor, ...]:
     """Return the tensors of a program, in the order in which a step reads them.
 
-    ModelFileError if it is not a program that can be run.
+    ModelFileError if the program cannot be run.
     """
     clib = native()
     program = NativeProgram(clib, config)
@@ -240,7 +239,7 @@ Shapes = Mapping[Role, tuple[int, int]]  # (rows, cols), one row for a vector
 
 
 def layer_shapes(config: ModelConfig, number: int) -> Shapes:
-    """Return the roles and shapes of the tensors that one layer may have."""
+    """Return the roles and shapes of the tensors that a layer may have."""
     return _shapes_of_layers(config)[number]
 
 

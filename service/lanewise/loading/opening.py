@@ -1,4 +1,4 @@
-"""Opens a model, whatever kind of file it is."""
+"""Opens a model from any kind of file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
-    ``overrides`` take the place of keys of a directory's config.json. With ``mtp`` it must have a
-    head that predicts further tokens, which is left out otherwise; None: it is read if there is
-    one. Raises ModelFileError for anything that cannot be served.
+    ``overrides`` replace keys of a directory's config.json. With ``mtp`` the multi-token prediction
+    head must be there and is read, with False it is left out, with None it is read if it is there.
+    ModelFileError for anything that cannot be served.
     """
     path = Path(path)
     try:
@@ -43,8 +43,8 @@ def open_checkpoint(
         return open_directory(path, overrides or {}, mtp)
     if overrides:
         raise ModelFileError(
-            f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, which"
-            " says by its metadata whether it scores texts; leave them out"
+            f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, whose"
+            " metadata say whether it scores texts; leave them out"
         )
     return open_gguf(path, mtp)
 
@@ -52,7 +52,7 @@ def open_checkpoint(
 def open_directory(
     path: Path, overrides: Mapping[str, Any], mtp: bool | None = False
 ) -> Checkpoint:
-    """Open a Hugging Face directory, or one that we packed or quantized."""
+    """Open a Hugging Face directory, or a packed or quantized one."""
     config = path / "config.json"
     if not config.is_file():
         raise ModelFileError(
@@ -65,13 +65,13 @@ def open_directory(
     packed, judges = is_packed(fields), is_judge(fields.values)
     if judges and sentences is not None:
         raise ModelFileError(
-            f"{path}: modules.json has it make vectors, {TOKENS} score texts; accepted: one of both"
+            f"{path}: modules.json makes vectors of texts, {TOKENS} scores; accepted: one of both"
         )
     if judges or sentences is not None:
         if mtp:
             raise ModelFileError(
-                f"{path}: a head that predicts further tokens is asked for (mtp), which models that"
-                " score or make vectors do not have; accepted: one that writes text"
+                f"{path}: mtp asks for a multi-token prediction head, which models that score texts"
+                " or make vectors do not have; accepted: a model that generates text"
             )
         mtp = False
     if packed:
@@ -79,7 +79,7 @@ def open_directory(
     else:
         opened = open_hugging_face(path, fields, pooling, mtp)
     try:
-        if judges and not (packed and opened.config.pooling):  # packed ones may be already
+        if judges and not (packed and opened.config.pooling):  # a packed one may be a judge
             make_judge(opened)
         if judges:
             files = {**opened.tokenizer.json_files, "config.json": fields.values}
@@ -93,7 +93,7 @@ def open_directory(
 
 
 def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint, packed: bool) -> None:
-    """Have a model pooled as its directory says, one that writes text too."""
+    """Pool the model's rows as its directory says; also a generative model's."""
     config = checkpoint.config
     pooling = Pooling(sentences.pooling, sentences.normalize)
     if config.pooling is None:
@@ -106,7 +106,7 @@ def _make_vectors_as(sentences: SentenceModel, checkpoint: Checkpoint, packed: b
             f"{checkpoint.path}: modules.json lists {len(sentences.dense)} Dense modules, and the"
             " model is a classifier with a head of its own; accepted: one of both"
         )
-    if not pooling.dense:  # a packed directory has them
+    if not pooling.dense:  # a packed directory contains the dense heads
         for one in sentences.dense:
             add_dense(checkpoint, one.folder, Dense(one.outputs, one.bias, one.activation))
     checkpoint.sentences = sentences

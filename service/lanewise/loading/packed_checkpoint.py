@@ -21,22 +21,22 @@ from lanewise.loading.tokenizer_files import model_name, read_tokenizer_files
 
 METHOD = "lanewise"
 FORMAT_VERSION = 2
-FIRST_VERSION = 1  # is read still
+FIRST_VERSION = 1  # can still be read
 WEIGHTS = "model.safetensors"
 ALIGNMENT = 64
-ROWS = "rows"  # the layout of quantized files: rows as their type stores them
+ROWS = "rows"  # layout of quantized files: rows in their storage type
 
 
 def is_packed(config: Fields) -> bool:
-    """Return whether a config.json is that of a packed or quantized directory."""
+    """Return whether a config.json is of a packed or quantized directory."""
     found = config.values.get("quantization_config")
     return isinstance(found, Mapping) and found.get("quant_method") == METHOD
 
 
 def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpoint:
-    """Open one of our directories, without the head that predicts further tokens if not ``mtp``.
+    """Open a packed or quantized directory; without ``mtp`` the prediction head is left out.
 
-    With None it is read if there is one. Raises ModelFileError for anything that cannot be served.
+    With None the head is read if it is there. ModelFileError for anything that cannot be served.
     """
     packed = Fields(config.values["quantization_config"], f"{config.source}: quantization_config")
     if packed.integer("version") not in (FIRST_VERSION, FORMAT_VERSION):
@@ -51,8 +51,8 @@ def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpo
         }
         if mtp and not model_config.has_mtp:
             raise ModelFileError(
-                f"{path}: a head that predicts further tokens is asked for (mtp), and the directory"
-                " was made without it; accepted: what `lanewise pack` makes of a model that has one"
+                f"{path}: mtp asks for a multi-token prediction head, which this directory does not"
+                " have; accepted: a directory that `lanewise pack` made from a model with one"
             )
         if model_config.has_mtp and mtp is False:
             model_config, sources = without_mtp(model_config, sources)
@@ -65,7 +65,7 @@ def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpo
 
 
 def read_numerics(file: SafetensorsFile) -> int | None:
-    """Return the version of the numeric contract that a file was packed for, None for rows."""
+    """Return the numeric contract's version of packed tensors; None for plain rows."""
     metadata = Fields(file.metadata, f"{file.path}: __metadata__")
     if metadata.text("format") != METHOD:
         raise metadata.fail("format", repr(METHOD))
@@ -82,7 +82,7 @@ def read_numerics(file: SafetensorsFile) -> int | None:
 def source_tensor(
     file: SafetensorsFile, tensor: SafetensorsTensor, numerics: int | None
 ) -> SourceTensor:
-    """Return one tensor with what the metadata says about it."""
+    """Return a tensor with its description from the metadata."""
     about = TensorNote.read(file, tensor.name)
     is_matrix = tensor.dtype == "U8"
     packing = None
@@ -113,22 +113,22 @@ def source_tensor(
 
 @dataclass(frozen=True)
 class TensorNote:
-    """What the metadata of one of our files says about a tensor."""
+    """The metadata's description of one tensor."""
 
     type: TensorType
     rows: int
     cols: int
     checksum: int
-    table: bytes | None = None  # 16 int8, of types that have one
+    table: bytes | None = None  # 16 int8 values, for types that have a table
 
     def text(self) -> str:
-        """Return the value of the tensor's key."""
+        """Return the metadata value that describes the tensor."""
         shape = f"{self.type.name.lower()} {self.rows} {self.cols} {self.checksum:016x}"
         return shape if self.table is None else f"{shape} {self.table.hex()}"
 
     @staticmethod
     def read(file: SafetensorsFile, name: str) -> TensorNote:
-        """Return the note on a tensor; ModelFileError if it is not what :meth:`text` writes."""
+        """Return the description of a tensor; ModelFileError if :meth:`text` did not write it."""
         metadata = Fields(file.metadata, f"{file.path}: __metadata__")
         words = metadata.text(name).split(" ")
         try:
@@ -146,7 +146,7 @@ class TensorNote:
 
 
 def _table(kind: TensorType, words: list[str]) -> bytes | None:
-    """The table at the end of a note; ValueError if it is not what the type needs."""
+    """The table at the end of a description; ValueError if it does not fit the type."""
     if not has_table(kind):
         if words:
             raise ValueError(words)
@@ -159,7 +159,7 @@ def _table(kind: TensorType, words: list[str]) -> bytes | None:
 
 
 def read_config(packed: Fields, most_layers: int) -> ModelConfig:
-    """Return the model config, which is stored as it is and not as its family spells it."""
+    """Return the stored model config, which is a program and not the family's config."""
     values = packed.values.get("model")
     if not isinstance(values, Mapping):
         raise packed.fail("model", "an object")

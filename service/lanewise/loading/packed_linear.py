@@ -1,20 +1,21 @@
-"""Linear layers as GPTQ, AWQ and compressed-tensors pack them, made into our rows bit for bit.
+"""Linear layers packed by GPTQ, AWQ or compressed-tensors, converted to our rows bit for bit.
 
-All three store unsigned codes in 32-bit words, lowest bits first, a scale for each group of inputs
-and perhaps a zero point: weight = scale * (code - zero).
+All three store unsigned codes in 32-bit words, lowest bits first, with a scale for each group of
+inputs and perhaps a zero point: weight = scale * (code - zero).
 
 - GPTQ: ``qweight`` [inputs / n, outputs], words along the inputs; ``qzeros`` [groups, outputs / n],
-  less one unless the format is v2; ``scales`` [groups, outputs]; ``g_idx`` [inputs], each input's
-  group, which with act-order is not in sequence.
-- AWQ: ``qweight`` [inputs, outputs / 8] and ``qzeros`` [groups, outputs / 8], words along the
-  outputs in the order 0 2 4 6 1 3 5 7; ``scales`` [groups, outputs].
-- compressed-tensors: ``weight_packed`` [outputs, inputs / n]; ``weight_zero_point``
-  [outputs / n, groups], words along the outputs; ``weight_scale`` [outputs, groups];
-  ``weight_g_idx`` as GPTQ's.
+minus one unless the format is v2; ``scales`` [groups, outputs]; ``g_idx`` [inputs], each input's
+group, not ascending with act-order.
 
-with n = 32 / bits. Of GPTQ's 3 bits 32 codes fill three words, one behind the other. Codes of 2
-and 3 bits become such of 4. Groups without a type of ours become several of the largest that
-divides them: one of 256 is two of 128 with the same scale.
+- AWQ: ``qweight`` [inputs, outputs / 8] and ``qzeros`` [groups, outputs / 8], words along the
+outputs in the order 0 2 4 6 1 3 5 7; ``scales`` [groups, outputs].
+
+- compressed-tensors: ``weight_packed`` [outputs, inputs / n]; ``weight_zero_point`` [outputs / n,
+groups], words along the outputs; ``weight_scale`` [outputs, groups]; ``weight_g_idx`` as GPTQ's.
+
+n is 32 / bits. With GPTQ's 3 bits, 32 codes fill three consecutive words. Codes of 2 and 3 bits are
+converted to 4 bits. A group size without a type of ours becomes several groups of the largest size
+that divides it: a group of 256 is two of 128 with the same scale.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ Bytes = npt.NDArray[np.uint8]
 Order = npt.NDArray[np.intp]
 
 AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # output of each nibble of a word, lowest first
-# Names of the parts of a layer: codes, scales, zero points, each input's group.
+# Names of a layer's parts: codes, scales, zero points, group of each input.
 PARTS = {
     GPTQ: ("qweight", "scales", "qzeros", "g_idx"),
     AWQ: ("qweight", "scales", "qzeros", ""),
     COMPRESSED: ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"),
 }
 SHAPE = "weight_shape"  # of compressed-tensors
-# Ours, by bits: inputs of a group to the type with zero points, and to that without.
+# Our types by bits and inputs of a group: with zero points, and without.
 WITH_ZEROS = {
     4: {128: TensorType.A4_G128, 64: TensorType.A4_G64, 32: TensorType.A4_G32},
     8: {128: TensorType.A8_G128, 32: TensorType.A8_G32},
@@ -56,27 +57,27 @@ LARGEST_ZERO = 255
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """One layer; what is small is read and checked, its codes are not read yet."""
+    """One layer; its scales and order are read and checked, its codes are not read yet."""
 
     codes: SourceTensor
     method: str
     stored_bits: int
-    added: int  # to each code when there are 4 bits of 2 or 3
+    added: int  # to codes of 2 or 3 bits, which are held in 4
     rows: int
     cols: int
     scales: Array  # f16 [rows, groups of the result]
     zeros: Bytes  # [rows, groups of the result]
     type: TensorType
-    order: Order | None  # input of the layer that is input j of the result; None = the same
+    order: Order | None  # the layer's input that is input j of the result; None: the same
 
     @property
     def bits(self) -> int:
-        """Bits of a code of the result."""
+        """Bits of a code in the result."""
         return held_bits(self.stored_bits)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a stored row."""
+        """Bytes of a row of the result."""
         return row_bytes(self.type, self.cols)
 
     def stored_rows(self, rows: Order | None = None) -> Bytes:
@@ -92,7 +93,7 @@ class PackedLinear:
         return out
 
     def _plane(self) -> Bytes:
-        """The codes [outputs, inputs * bits / 8], those of lower inputs in lower bits."""
+        """The codes [outputs, inputs * bits / 8], lower inputs in lower bits."""
         words = np.frombuffer(self.codes.view(), "<u4").reshape(self.codes.shape)
         if self.method == COMPRESSED:
             return words.view(np.uint8)
@@ -110,19 +111,19 @@ class PackedLinear:
 
 
 def held_bits(bits: int) -> int:
-    """Return the bits that codes of 2, 3, 4 or 8 have here."""
+    """Return the bits in which codes of 2, 3, 4 or 8 bits are held."""
     return max(bits, 4)
 
 
 def unpack_narrow(plane: Bytes, bits: int) -> Bytes:
-    """Codes of any number of bits [rows, codes], one behind the other, lowest bits first."""
+    """Unpack consecutive codes of any number of bits [rows, codes], lowest bits first."""
     of_codes = np.unpackbits(plane, axis=1, bitorder="little").reshape(len(plane), -1, bits)
     codes: Bytes = (of_codes << np.arange(bits, dtype=np.uint8)).sum(axis=2, dtype=np.uint8)
     return codes
 
 
 def unpack_codes(plane: Bytes, bits: int) -> Bytes:
-    """Codes of 4 or 8 bits, one byte each."""
+    """Unpack codes of 4 or 8 bits, to one byte each."""
     if bits == 8:
         return plane
     codes = np.empty((len(plane), 2 * plane.shape[1]), np.uint8)
@@ -136,7 +137,7 @@ def pack_codes(codes: Bytes, bits: int) -> Bytes:
 
 
 def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> PackedLinear:
-    """Read one layer's scales, zero points and order; ``parts`` are its tensors by last name."""
+    """Read a layer's scales, zero points and order; ``parts`` are its tensors by last name."""
     codes_name, scales_name, zeros_name, index_name = PARTS[scheme.method]
     if scheme.is_mixed:
         scheme = own_scheme(name, parts, scheme)
@@ -168,12 +169,12 @@ def read_linear(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) ->
 
 
 def own_scheme(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> Scheme:
-    """Return the scheme of one layer of a checkpoint whose layers are packed in different ways."""
+    """Return a layer's own scheme, in a checkpoint whose layers are packed in different ways."""
     codes_name, scales_name, zeros_name, index_name = PARTS[scheme.method]
     codes, scales = parts.get(codes_name), parts.get(scales_name)
     if codes is None or scales is None or len(codes.shape) != 2 or len(scales.shape) != 2:
-        return scheme  # an error of its own later
-    along = 0 if scheme.method == GPTQ else 1  # where inputs are
+        return scheme  # another check reports this
+    along = 0 if scheme.method == GPTQ else 1  # the dimension of the inputs
     cols, groups = 0, scales.shape[along if scheme.method == GPTQ else 1]
     if SHAPE in parts:
         cols = int(_array(f"{name}.{SHAPE}", parts[SHAPE], ("I32", "I64"))[-1])
@@ -189,7 +190,7 @@ def own_scheme(name: str, parts: Mapping[str, SourceTensor], scheme: Scheme) -> 
 
 
 def type_of(bits: int, group: int, cols: int, symmetric: bool) -> tuple[TensorType, int]:
-    """Return the type for groups of ``group`` inputs of ``cols``, and the inputs of its groups."""
+    """Return the type for groups of ``group`` inputs, and the group size of that type."""
     for types in (SYMMETRIC[bits], WITH_ZEROS[bits]) if symmetric else (WITH_ZEROS[bits],):
         for size, kind in types.items():
             if group % size == 0 or group >= cols:
@@ -200,7 +201,7 @@ def type_of(bits: int, group: int, cols: int, symmetric: bool) -> tuple[TensorTy
 def layer_shape(
     name: str, parts: Mapping[str, SourceTensor], codes: SourceTensor, scheme: Scheme
 ) -> tuple[int, int]:
-    """Return outputs and inputs of a layer."""
+    """Return a layer's outputs and inputs."""
     if codes.type != "I32" or len(codes.shape) != 2:
         raise _odd(name, codes, "I32 with two dimensions")
     first, second = codes.shape
@@ -221,7 +222,7 @@ def layer_shape(
 def read_order(
     name: str, index: SourceTensor | None, cols: int, group: int
 ) -> tuple[Order | None, int]:
-    """Return the inputs in the order of their groups, None if they are, and a group's inputs."""
+    """Return the inputs sorted by group (None if they are), and the inputs of a group."""
     if index is None:
         return None, group
     of_input = _array(name, index, ("I32", "I64"))
@@ -238,7 +239,7 @@ def read_order(
 
 
 def read_scales(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Array:
-    """Return scales [rows, groups] in f16; what f16 cannot hold is rounded to it."""
+    """Return scales [rows, groups] in f16, rounded if necessary."""
     if tensor.type == TensorType.BF16:
         scales: Array = to_f32(tensor.view(), TensorType.BF16).reshape(tensor.shape)
     else:
@@ -252,7 +253,7 @@ def read_scales(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, grou
 
 
 def read_zeros(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, groups: int) -> Bytes:
-    """Return zero points [rows, groups], those of GPTQ as they are meant."""
+    """Return zero points [rows, groups]; GPTQ's are corrected by one where needed."""
     words = _array(name, tensor, ("I32",)).view(np.uint32)
     wide = -(-rows * scheme.bits // 32)
     needed = (wide, groups) if scheme.method == COMPRESSED else (groups, wide)
@@ -275,10 +276,10 @@ def read_zeros(name: str, tensor: SourceTensor, scheme: Scheme, rows: int, group
 
 
 def is_v2(zeros: Array, scheme: Scheme) -> bool:
-    """Whether zero points are stored as they are.
+    """Whether zero points are stored without subtracting one.
 
-    Some tools call v2 by v1's name; the middle of the codes, which is what symmetric layers have
-    everywhere, tells them apart: v1 stores one less.
+    Some tools write v2 under v1's name. Symmetric layers have the middle of the code range
+    everywhere, of which v1 stores one less; this tells them apart.
     """
     middle = 1 << (scheme.bits - 1)
     if scheme.symmetric and (zeros == middle).all():

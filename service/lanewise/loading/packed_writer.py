@@ -1,4 +1,4 @@
-"""Writes the directories of `lanewise pack`, and what those of `lanewise quantize` share."""
+"""Writes the directories of `lanewise pack`, and shared parts of those of `lanewise quantize`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lanewise.loading.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelFileError unless a model can be written to ``folder``."""
+    """Raise ModelFileError unless ``folder`` is new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelFileError(f"{folder}: exists and is not an empty directory; give a new one")
 
@@ -35,9 +35,9 @@ def check_folder(folder: Path) -> None:
 def write_packed(
     folder: Path, checkpoint: Checkpoint, tensors: Sequence[Tensor], level: str
 ) -> int:
-    """Write packed ``tensors`` and the small files of ``checkpoint``; returns the bytes of weights.
+    """Write packed ``tensors`` and the small files of ``checkpoint``; returns the weights' bytes.
 
-    The folder must be new or empty. What is written of it goes again when something fails.
+    The folder must be new or empty; after an error it is emptied again.
     """
     check_folder(folder)
     made = not folder.exists()
@@ -45,7 +45,8 @@ def write_packed(
     try:
         size = write_weights(folder / WEIGHTS, tensors, level)
         write_tokenizer(folder, checkpoint)
-        write_json(folder / "config.json", packed_config(checkpoint))  # last: without it, no model
+        # last: it makes the model complete
+        write_json(folder / "config.json", packed_config(checkpoint))
     except BaseException:
         for path in folder.iterdir():
             with suppress(OSError):
@@ -59,7 +60,7 @@ def write_packed(
 
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
-    """Have the system's errors name the file: those of a write, such as of a full disk, do not."""
+    """Make OSErrors name the file, which errors of writes, such as a full disk, do not."""
     try:
         yield
     except OSError as error:
@@ -67,7 +68,7 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
-    """Return config.json: that of the source if it had one, and the model config as it is."""
+    """Return the source's config.json, if it had one, with the program added."""
     config = checkpoint.config
     source = checkpoint.tokenizer.json_files.get("config.json", {})
     own = {"model_type": config.architecture} | dict(source)
@@ -80,9 +81,9 @@ def packed_config(checkpoint: Checkpoint, **notes: Any) -> dict[str, Any]:
 
 
 def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the small files of a directory as they are, or what GGUF metadata has of them.
+    """Copy the small files of a directory, or write GGUF's tokenizer metadata as JSON.
 
-    JSON holds every value of the metadata exactly, and is read ten times as fast as GGUF.
+    JSON holds all values exactly, and is read ten times as fast as GGUF.
     """
     if checkpoint.sentences is not None:
         for name, content in files_of(checkpoint.sentences).items():
@@ -103,8 +104,8 @@ def write_tokenizer(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file that holds exactly ``value``."""
-    # Escapes would take twice as long to read; only halves of characters need them.
+    """Write a JSON file with exactly ``value``."""
+    # Escapes would take twice as long to read; only lone surrogates need them.
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -114,8 +115,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
-    """Write a safetensors file whose matrices lie at multiples of 64 bytes; returns its size."""
-    # Matrices are whole multiples of 64 bytes; vectors, which are copied when loaded, come last.
+    """Write a safetensors file with matrices at multiples of 64 bytes; returns its size."""
+    # Matrices take whole multiples of 64 bytes; vectors, which loading copies, come last.
     ordered = sorted(tensors, key=lambda tensor: is_vector(tensor.role))
     metadata = {"level": level}
     entries = []
@@ -134,7 +135,7 @@ def write_weights(path: Path, tensors: Iterable[Tensor], level: str) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file to be written: a vector as F32, or the bytes of a matrix."""
+    """A tensor to be written: a vector as F32, or the bytes of a matrix."""
 
     name: str
     dtype: str
@@ -144,7 +145,7 @@ class Entry:
 
 
 def header_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
-    """Return the header, a multiple of 64 bytes, of tensors that follow it without holes."""
+    """Return a header of a multiple of 64 bytes, for tensors that follow without gaps."""
     notes = {"format": METHOD, "version": str(FORMAT_VERSION), **metadata}
     notes |= {entry.name: entry.note.text() for entry in entries}
     header: dict[str, Any] = {"__metadata__": notes}
@@ -162,7 +163,7 @@ def header_of(entries: Sequence[Entry], metadata: Mapping[str, str]) -> bytes:
 
 
 def write_blocks(path: Path, parts: Iterable[memoryview]) -> None:
-    """Write a file in whole blocks of 2 MiB, which the page cache can then keep in huge pages."""
+    """Write a file in blocks of 2 MiB, which the page cache can keep on huge pages."""
     at = 0
     with errors_named(path), path.open("wb", buffering=HUGE_PAGE) as file:
         for part in parts:

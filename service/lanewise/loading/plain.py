@@ -1,4 +1,4 @@
-"""The part of a program that those read who know nothing but layers like Llama's."""
+"""The view of a program for readers that know only layers like Llama's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lanewise.loading.program import (
 
 @dataclass(frozen=True)
 class PlainLayers:
-    """What all layers of a model have in common."""
+    """The values that all layers of a model share."""
 
     attention: Attention
     ffn: Gated
@@ -28,7 +28,7 @@ class PlainLayers:
 
 
 def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
-    """Return the layer that all are like; ModelFileError if they differ from Llama's.
+    """Return the values shared by all layers; ModelFileError if they are not like Llama's.
 
     ``who`` begins the error, such as "--gguf cannot write".
     """
@@ -45,18 +45,18 @@ def plain_layers(config: ModelConfig, who: str) -> PlainLayers:
 
 
 def _further_kinds(config: ModelConfig) -> Iterator[str]:
-    """Name what a program has that few have, at its ends and in its layers."""
+    """Yield a program's rarer features, of the model and of its layers."""
     if config.learned_positions:
         yield "learned positions"
     if config.output_bias:
         yield "biases of logits"
     if config.per_layer_size:
-        yield "inputs that each layer has for itself"
+        yield "inputs of each layer"
     if config.logit_softcap:
         yield "capped logits"
     for layer in config.layers:
         if layer.wiring != "in_turn":
-            yield "an FFN beside attention"
+            yield "attention and FFN in parallel"
         if layer.no_input_norms:
             yield "layers without norms of their input"
         if layer.output_scale != 1.0:
@@ -68,11 +68,11 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
 
 
 def _further_attention(attention: Attention) -> Iterator[str]:
-    """Name what attention has that few models' has."""
+    """Yield attention's rarer features."""
     if attention.latent_rank:
         yield "latent attention"
     if attention.qk_norm == "turned":
-        yield "norms of queries and keys that have turned"
+        yield "norms of queries and keys after RoPE"
     if attention.qk_norm == "layer":
         yield "LayerNorm of queries and keys"
     if attention.score_softcap:
@@ -80,11 +80,11 @@ def _further_attention(attention: Attention) -> Iterator[str]:
     if attention.qkv_clip:
         yield "clipped queries, keys and values"
     if attention.values_are_keys:
-        yield "values that are keys"
+        yield "values equal to keys"
     if attention.value_norm:
         yield "norms of values"
     if attention.kv_layer is not None:
-        yield "keys and values of other layers"
+        yield "keys and values shared by layers"
 
 
 def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
@@ -98,7 +98,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "encoders"
     yield from _further_kinds(config)
     if layer.result_norms:
-        yield "norms of what attention and FFN add"
+        yield "norms of the results of attention and FFN"
     if any(isinstance(other.ffn, Experts) for other in config.layers):
         yield "experts"
     if not isinstance(ffn, Experts) and (isinstance(ffn, Plain) or ffn.activation != "silu"):
@@ -118,7 +118,7 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     if attention.qk_norm not in ("none", "head"):
         yield "RMSNorm over whole projections"
     if attention.alibi:
-        yield "scores that fall with the distance"
+        yield "attention with ALiBi"
     if attention.output_gate or attention.head_gate:
         yield "attention with an output gate"
     if attention.sinks:

@@ -1,4 +1,4 @@
-"""Vocabularies of directories without tokenizer.json, as GGUF metadata would have them."""
+"""Vocabularies of directories without tokenizer.json, in the form of GGUF metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lanewise.loading.tekken import TEKKEN, read_tekken
 
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 PIECES, TOKENS, MERGES, ADDED = "tokenizer.model", "vocab.json", "merges.txt", "added_tokens.json"
-# How text is cut before merging, by the tokenizer's class.
+# The pre-tokenizer of each tokenizer class.
 PRE_TOKENIZERS = {
     "GPT2Tokenizer": "gpt-2",
     "CodeGenTokenizer": "gpt-2",
@@ -32,9 +32,9 @@ PRE_TOKENIZERS = {
 def read_plain_vocabulary(
     path: Path, json_files: Files, text_files: Mapping[str, str], vocab_size: int
 ) -> dict[str, Any] | None:
-    """Return metadata made of tekken.json, of tokenizer.model, or of vocab.json and merges.txt.
+    """Return metadata made from tekken.json, tokenizer.model, or vocab.json and merges.txt.
 
-    ``vocab_size`` is that of the model. None if none is there. ModelFileError names what is
+    ``vocab_size`` is the model's. None if none of the files is there. ModelFileError names what is
     wrong with them.
     """
     config = json_files.get(CONFIG, {})
@@ -91,7 +91,7 @@ def _unused(count: int, first: int = 0) -> list[str]:
 
 
 def _add_tokens(path: Path, config: Mapping[str, Any], found: dict[str, Any]) -> None:
-    """Take in what was added to the vocabulary: texts, and whether they are special."""
+    """Add tokens that were added to the vocabulary: their texts, and whether they are special."""
     added: dict[int, tuple[str, bool]] = {}
     if (path / ADDED).is_file():
         for text, number in read_object(path / ADDED).items():
@@ -121,7 +121,7 @@ def _add_tokens(path: Path, config: Mapping[str, Any], found: dict[str, Any]) ->
 
 
 def _name_special(texts: Mapping[str, str], found: dict[str, Any]) -> None:
-    """Say which tokens begin and end texts, and are control tokens, by the texts they have."""
+    """Set the ids of tokens that begin and end texts, and mark control tokens, by their texts."""
     numbers = {text: number for number, text in enumerate(found["tokens"])}
     for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         number = numbers.get(texts.get(f"{name}_token", ""))
@@ -133,7 +133,7 @@ def _name_special(texts: Mapping[str, str], found: dict[str, Any]) -> None:
 
 
 def _name_ends(ids: Sequence[int], found: dict[str, Any]) -> None:
-    """Say what else ends answers: metadata has room for three tokens."""
+    """Set further end tokens: the metadata has room for three."""
     first = [found["eos_token_id"]] if "eos_token_id" in found else []
     known = [number for number in (*first, *ids) if number < len(found["tokens"])]
     found |= dict(zip(ENDS, dict.fromkeys(known), strict=False))

@@ -1,4 +1,4 @@
-"""Makes a model that makes logits one that is pooled, and gives pooled ones dense heads."""
+"""Turns generative models into pooled ones, and adds dense heads to pooled models."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from lanewise.loading.program import MAX_DENSE, Dense, Pooling
 from lanewise.loading.sources import SourceTensor
 from lanewise.loading.weights_files import open_weights, read_sources
 
-# Of embedders made of models that write text (Qwen3-Embedding).
+# Of embedding models made from generative ones (Qwen3-Embedding).
 LAST = Pooling("last", normalize=True)
-LINEAR = "linear"  # what Dense modules call their matrix
+LINEAR = "linear"  # name of the matrix of Dense modules
 
 
 def as_pooled(checkpoint: Checkpoint, pooling: Pooling = LAST) -> None:
-    """Have the rows of a model that writes text pooled, before it is loaded.
+    """Make a generative model pool its rows, before it is loaded.
 
-    Attention stays as it is. Its head, if it has one of its own, is left out.
+    Attention stays causal. An output head of its own is left out.
     """
     checkpoint.config = replace(checkpoint.config, pooling=pooling)
     checkpoint.tensors = [one for one in checkpoint.tensors if one.role is not Role.OUTPUT]
 
 
 def as_judge(checkpoint: Checkpoint, answers: Sequence[int]) -> None:
-    """Have a model that writes text score its input by how likely some tokens are to follow.
+    """Make a generative model score its input by the odds of some next tokens.
 
-    Results are the logits of ``answers``, token ids such as those of yes and no (Qwen3-Reranker).
-    Before it is loaded; raises ModelFileError for packed weights, whose rows cannot be taken out.
+    The results are the logits of ``answers``, token ids such as those of yes and no
+    (Qwen3-Reranker). Call it before loading. ModelFileError for packed weights, of which single
+    rows cannot be taken.
     """
     config = checkpoint.config
     role = Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT
@@ -61,9 +62,9 @@ def as_judge(checkpoint: Checkpoint, answers: Sequence[int]) -> None:
 
 
 def add_dense(checkpoint: Checkpoint, folder: Path, dense: Dense) -> None:
-    """Give a pooled model one more dense head, whose weights are in ``folder``.
+    """Add a dense head to a pooled model, with the weights in ``folder``.
 
-    It has linear.weight and perhaps linear.bias, as modules of sentence-transformers have.
+    They are linear.weight and perhaps linear.bias, as in sentence-transformers' modules.
     """
     pooling = checkpoint.config.pooling
     assert pooling is not None

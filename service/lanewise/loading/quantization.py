@@ -1,4 +1,4 @@
-"""What a config.json says of weights that other programs quantized."""
+"""The quantization settings in config.json of models that other programs quantized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GPTQ, AWQ, COMPRESSED, AUTO_ROUND = "gptq", "awq", "compressed-tensors", "auto-r
 FP8, FBGEMM, MODELOPT, BITSANDBYTES = "fp8", "fbgemm_fp8", "modelopt", "bitsandbytes"
 METHODS = (GPTQ, AWQ, COMPRESSED, AUTO_ROUND, FP8, FBGEMM, MODELOPT, BITSANDBYTES)
 MXFP4 = "mxfp4"  # of gpt-oss
-# Where the tools once wrote what is in config.json now, and which method such a file means.
+# Older files for these settings, and the method that each one implies.
 OWN_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}
 BITS = {GPTQ: (2, 3, 4, 8), AWQ: (4,), COMPRESSED: (4, 8)}
 PACKED, SCALED = "pack-quantized", ("float-quantized", "int-quantized", "naive-quantized")
@@ -28,16 +28,16 @@ class Scheme:
 
     method: str
     bits: int
-    group: int  # inputs that share a scale; 0 = all of a row
-    symmetric: bool  # as far as the config says: GPTQ's zero points have the last word
+    group: int  # inputs that share a scale; 0 = the whole row
+    symmetric: bool  # by the config; GPTQ's zero points may say otherwise
     has_zeros: bool  # zero points are stored
-    is_v2: bool = False  # GPTQ's zero points are stored as they are, not less one
-    is_mixed: bool = False  # layers differ: each one's tensors tell its own bits and group
+    is_v2: bool = False  # GPTQ's zero points are stored without subtracting 1
+    is_mixed: bool = False  # layers differ: bits and group follow from each one's tensors
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Codes of eight bits, FP8 or integers, beside scales: of matrices, of rows or of blocks."""
+    """Codes of eight bits, FP8 or integers, with scales of matrices, rows or blocks."""
 
     block: tuple[int, int] | None = None  # outputs and inputs of a block
 
@@ -51,7 +51,7 @@ Quantization = Scheme | Scaled | FourBitFloats
 
 
 def find_quantization(config: Fields, path: Path) -> Fields | None:
-    """Return the quantization settings of a directory, wherever they are; None if it has none."""
+    """Return a directory's quantization settings, wherever they are; None if it has none."""
     if config.is_set("quantization_config"):
         found = config.values["quantization_config"]
         if not isinstance(found, Mapping):
@@ -65,9 +65,9 @@ def find_quantization(config: Fields, path: Path) -> Fields | None:
 
 
 def read_quantization(settings: Fields) -> Quantization | None:
-    """Return what quantization settings describe; ModelFileError where that cannot be read.
+    """Return what quantization settings describe; ModelFileError if they are not supported.
 
-    None: the family itself knows what its tensors are made of.
+    None: the family reads its own tensors.
     """
     method = settings.text("quant_method", default="none").lower()
     if method == MXFP4:
@@ -95,7 +95,7 @@ def read_quantization(settings: Fields) -> Quantization | None:
 
 
 def read_auto_round(settings: Fields) -> Scheme:
-    """Return the scheme of AutoRound's settings, which packs as others do."""
+    """Return the scheme of AutoRound's settings, which use GPTQ's or AWQ's packing."""
     form = settings.text("packing_format", default="auto_round:auto_gptq")
     method = {"auto_gptq": GPTQ, "gptq": GPTQ, "auto_awq": AWQ, "awq": AWQ}.get(
         form.removeprefix("auto_round:")
@@ -106,7 +106,7 @@ def read_auto_round(settings: Fields) -> Scheme:
 
 
 def read_block(settings: Fields, key: str) -> tuple[int, int] | None:
-    """Return the outputs and inputs of a block; None where nothing is said of blocks."""
+    """Return the outputs and inputs of a block; None if the settings name no blocks."""
     if not settings.is_set(key):
         return None
     found = settings.values[key]
@@ -137,7 +137,7 @@ def read_packed(settings: Fields, method: str) -> Scheme:
 
 
 def read_compressed(settings: Fields) -> Scheme | Scaled:
-    """Return the scheme of compressed-tensors settings: of packed layers if some may be."""
+    """Return the scheme of compressed-tensors settings: of packed layers if there may be some."""
     form = settings.text("format", default="")
     if form not in FORMS:
         raise settings.fail("format", " or ".join(map(repr, FORMS)))
@@ -176,7 +176,7 @@ def read_compressed_group(settings: Fields, name: str, group: Any) -> Scheme | S
 
 
 def read_group(settings: Fields, key: str | None = None) -> int:
-    """Return the inputs that share a scale; 0 for -1, which means all of a row."""
+    """Return the inputs that share a scale; 0 for -1, which means the whole row."""
     key = key or "group_size"
     if settings.values.get(key) == -1:
         return 0

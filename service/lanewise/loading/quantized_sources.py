@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that other programs quantized, under the names that others have."""
+"""The tensors of a checkpoint quantized by other programs, under unquantized models' names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lanewise.loading.quantization import COMPRESSED, METHODS, Quantization, Sca
 from lanewise.loading.scaled_sources import expand_sources, unscale_sources
 from lanewise.loading.sources import SourceTensor
 
-# Which matrices read the same inputs, and the vector that says in what order.
+# Matrices that read the same inputs, by the vector that gives the inputs' order.
 READERS: Mapping[Role, tuple[Role, ...]] = {
     Role.ATTN_INPUT_ORDER: (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V),
     Role.ATTN_OUTPUT_ORDER: (Role.ATTN_OUTPUT,),
@@ -28,7 +28,7 @@ WEIGHT, BIAS = ".weight", ".bias"
 def made_plain(
     sources: Mapping[str, SourceTensor], found: Quantization, n_layers: int
 ) -> dict[str, SourceTensor]:
-    """Return the tensors under the names and of the kinds that models of our own types have."""
+    """Return the tensors under usual names and in types that we support."""
     if isinstance(found, Scaled):
         return unscale_sources(sources, found)
     if not isinstance(found, Scheme):
@@ -41,11 +41,11 @@ def made_plain(
 def unpack_sources(
     sources: Mapping[str, SourceTensor], scheme: Scheme, n_layers: int
 ) -> dict[str, SourceTensor]:
-    """Return the tensors with each packed layer as one matrix, made when it is asked for.
+    """Return the tensors with each packed layer as one matrix, converted when asked for.
 
-    Inputs that act-order scattered over the groups are gathered: the order becomes a vector of its
-    own, or, before the down projection, the order of the outputs of gate and up, which are its
-    inputs one by one.
+    Inputs that act-order has scattered over groups are sorted by group. The order becomes a vector
+    of its own or, before the down projection, the order of gate's and up's outputs, which are its
+    inputs.
     """
     parts_of: dict[str, dict[str, SourceTensor]] = defaultdict(dict)
     plain: dict[str, SourceTensor] = {}
@@ -63,7 +63,7 @@ def unpack_sources(
     linears = {name: read_linear(name, parts, scheme) for name, parts in parts_of.items()}
     for name, linear in linears.items():
         if name + WEIGHT in plain:
-            raise ModelFileError(f"{linear.codes.where}: layer {name!r} is there packed and not")
+            raise ModelFileError(f"{linear.codes.where}: layer {name!r} is packed and unpacked")
     builder = _Builder(linears, plain)
     for number in range(n_layers):
         builder.add_layer(number)
@@ -73,7 +73,7 @@ def unpack_sources(
 
 
 class _Builder:
-    """Makes tensors of layers in the order of the model."""
+    """Makes the tensors of layers, in the model's order."""
 
     def __init__(
         self, linears: Mapping[str, PackedLinear], plain: Mapping[str, SourceTensor]
@@ -84,7 +84,7 @@ class _Builder:
         self._last = LastConverted()
 
     def add_layer(self, layer: int) -> None:
-        """Add one layer's matrices and their orders."""
+        """Add a layer's matrices and the orders of their inputs."""
         down = self._order([layer_name(Role.FFN_DOWN, layer)])
         self._add([layer_name(Role.FFN_DOWN, layer)], down, None)
         for role, readers in READERS.items():
@@ -98,12 +98,12 @@ class _Builder:
                 self.out[name] = SourceTensor(where, shape, TensorType.F32, values, lambda: None)
 
     def add_unordered(self, name: str) -> None:
-        """Add a matrix whose inputs cannot be put in another order, such as the head."""
+        """Add a matrix whose inputs cannot be reordered, such as the output head."""
         linear = self.linears[name]
         if linear.order is not None:
             raise ModelFileError(
-                f"{linear.codes.where}: layer {name!r} has inputs in the order of act-order;"
-                " accepted: g_idx in sequence, in all but the layers of attention and MLP"
+                f"{linear.codes.where}: layer {name!r} has inputs reordered by act-order;"
+                " accepted outside of attention and MLP: g_idx in sequence"
             )
         self._add([name], None, None)
 
@@ -141,9 +141,9 @@ class _Builder:
     def _reordered(
         self, source: SourceTensor, columns: Order | None, rows: Order | None, name: str
     ) -> SourceTensor:
-        """A matrix that is not quantized, beside one that is."""
+        """An unquantized matrix beside a quantized one."""
         if not isinstance(source.type, TensorType) or len(source.shape) != 2:
-            return source  # an error of its own later
+            return source  # another check reports this
         n_bytes = BLOCKS[source.type].n_bytes
         if columns is not None and len(columns) != source.shape[1]:
             raise ModelFileError(
@@ -165,7 +165,7 @@ class _Builder:
 def without_empty_biases(
     sources: dict[str, SourceTensor], linears: Iterable[str]
 ) -> dict[str, SourceTensor]:
-    """Drop the biases of zeros that some tools give layers which have none."""
+    """Drop biases of zeros, which some tools add to layers without a bias."""
     ours = {TENSOR_NAMES[role][HF].rpartition(".layers.{}.")[2] for role in BIASES}
     for name in linears:
         bias = sources.get(name + BIAS)
@@ -177,7 +177,7 @@ def without_empty_biases(
 
 
 def original_columns(tensors: Iterable[Tensor]) -> dict[tuple[Role, int], Order]:
-    """Return, for matrices whose inputs were put in order, the column each input lies in now."""
+    """Return the new column of each input, for matrices whose inputs were reordered."""
     found = {}
     for tensor in tensors:
         for reader in READERS.get(tensor.role, ()):

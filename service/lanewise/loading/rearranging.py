@@ -1,4 +1,4 @@
-"""Tensors that files have fused, in parts or in another order, under the names that others have."""
+"""Changes tensors that files store fused, split or reordered to the usual tensors and names."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lanewise.loading.sources import Sources, SourceTensor
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.intp]  # numbers of rows
-SLAB_BYTES = 1 << 24  # of rows that are changed at a time
-Select = Callable[[Bytes], Bytes]  # of rows [experts, rows, bytes], the rows of one part
+SLAB_BYTES = 1 << 24  # bytes of rows that are changed at a time
+Select = Callable[[Bytes], Bytes]  # from rows [experts, rows, bytes] to the rows of one part
 
 
 def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
-    """Return values of one of VECTOR_TYPES as float32."""
+    """Return values in one of VECTOR_TYPES as float32."""
     if kind == TensorType.BF16:
         return (np.frombuffer(data, "<u2").astype("<u4") << np.uint32(16)).view("<f4")
     return np.frombuffer(data, "<f2" if kind == TensorType.F16 else "<f4").astype("<f4")
 
 
 def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
-    """Return rows of values in the bytes of one of VECTOR_TYPES, rounded to nearest, ties even.
+    """Return values as bytes of one of VECTOR_TYPES, rounded to nearest, ties to even.
 
-    To bfloat16 by way of float32, which has 16 more bits.
+    To bfloat16 in two roundings: first to float32, which has 16 more bits.
     """
     if kind != TensorType.BF16:
         with np.errstate(over="ignore"):  # infinity, which the loader refuses
@@ -44,7 +44,7 @@ def from_floats(values: npt.NDArray[np.float64], kind: TensorType) -> Bytes:
 
 
 def without_prefixes(sources: Sources, prefixes: Sequence[str]) -> dict[str, SourceTensor]:
-    """Return tensors by names without the prefixes that these have in models with a head."""
+    """Return the tensors without the name prefixes that they have in models with a head."""
     found = {}
     for name, tensor in sources.items():
         for prefix in prefixes:
@@ -56,9 +56,9 @@ def without_prefixes(sources: Sources, prefixes: Sequence[str]) -> dict[str, Sou
 class Rearranged:
     """The tensors of a file on their way to the usual names.
 
-    What the bytes of one tensor are made of others for is made when it is asked for. A method
-    leaves out a tensor that is not there, whose usual name is then the one that is missing.
-    ``column`` is the kind of file, HF or GGUF, which has usual names of its own.
+    Tensors whose bytes change are converted when they are asked for. A method skips a tensor that
+    is missing; the binding then reports its usual name as missing. ``column`` is the kind of file,
+    HF or GGUF, each of which has its own usual names.
     """
 
     def __init__(self, sources: Sources, column: int = HF) -> None:
@@ -76,11 +76,11 @@ class Rearranged:
             self.out[new] = self.out.pop(old)
 
     def remove_prefixes(self, *prefixes: str) -> None:
-        """Take prefixes, in this order, from the names that begin with them."""
+        """Remove prefixes, in this order, from the names that begin with them."""
         self.out = without_prefixes(self.out, prefixes)
 
     def drop(self, *names: str) -> None:
-        """Leave out tensors that nothing here computes with."""
+        """Leave out tensors that no computation here uses."""
         for name in names:
             self.out.pop(name, None)
 
@@ -100,7 +100,7 @@ class Rearranged:
                 del self.out[name]
 
     def split_rows(self, name: str, parts: Mapping[str, int]) -> None:
-        """Cut a matrix, or a vector, into parts of so many rows each, without copying."""
+        """Cut a matrix or vector into parts of the given numbers of rows, without copying."""
         source = self.out.pop(name, None)
         if source is None:
             return
@@ -113,7 +113,7 @@ class Rearranged:
             start += rows
 
     def ravel(self, name: str, width: int | None = None) -> None:
-        """Make a vector of any shape, or of rows of ``width`` values: the same bytes."""
+        """Reshape a tensor to a vector, or to rows of ``width`` values: the same bytes."""
         if name in self.out:
             source = self.out[name]
             if width not in (None, *source.shape[-1:]):
@@ -124,9 +124,9 @@ class Rearranged:
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
-        """Make a matrix, or a vector, of each part of ``n`` rows: of the rows of its numbers.
+        """Make a matrix or vector of each part of ``n`` rows, from the given row numbers.
 
-        ``parts`` is given the numbers of all rows once they are known to be there.
+        ``parts`` gets the numbers of all rows, after the tensor's size was checked.
         """
         source = self.out.pop(name, None)
         if source is None:
@@ -143,11 +143,11 @@ class Rearranged:
             self.out[part] = self._made(source, shape, source.n_bytes // n * len(rows), make)
 
     def add_one(self, name: str) -> None:
-        """Make a vector of floats one of float32 whose values are larger by 1."""
+        """Add 1 to the values of a float vector, which becomes float32."""
         self._change(name, lambda values: values + np.float32(1))
 
     def add_ones(self, name: str, n: int) -> None:
-        """Make a vector of ones, which files leave out, of float32."""
+        """Add a float32 vector of ones, which files leave out."""
         like = next(iter(self.out.values()))
         ones: Floats = np.ones(n, np.float32)
         data = ones.view(np.uint8).data.cast("B")
@@ -155,19 +155,19 @@ class Rearranged:
         self.out.setdefault(name, nothing)
 
     def exponentiate(self, name: str) -> None:
-        """Make a vector of floats x one of float32 of -exp(x), rounded once."""
+        """Change values x of a float vector to -exp(x) in float32, rounded once."""
         self._change(name, lambda values: -np.exp(values.astype("<f8")).astype("<f4"))
 
     def multiply_rows(self, name: str, by: float | npt.NDArray[np.float64]) -> None:
-        """Multiply a matrix, or a vector, by a number, or each of its rows by its own.
+        """Multiply a matrix or vector by a number, or each of its rows by its own number.
 
-        A matrix keeps its type, a vector becomes one of float32; values are rounded once.
+        A matrix keeps its type, a vector becomes float32; values are rounded once.
         """
         source, numbers = self.out.get(name), np.asarray(by, np.float64)
         if source is None or not source.shape or (numbers == 1).all():
             return
         rows = source.shape[0]
-        if numbers.shape not in ((), (rows,)):  # of another size than the binding will want
+        if numbers.shape not in ((), (rows,)):  # the binding will report the wrong size
             return
         factors = np.broadcast_to(numbers, rows)
         if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
@@ -207,7 +207,7 @@ class Rearranged:
         self.out[name] = self._made(floats, source.shape, 4 * count, make)
 
     def stack(self, names: Sequence[str], to: str) -> None:
-        """Put matrices of one shape and type one below the other."""
+        """Stack matrices of equal shape and type by rows."""
         parts = [self.out.pop(name) for name in names if name in self.out]
         if not parts:
             return
@@ -234,7 +234,7 @@ class Rearranged:
         self.out[to] = self._made(first, shape, first.n_bytes * len(parts), make)
 
     def flatten(self, name: str, to: str | None = None, dims: int = 3) -> None:
-        """Make [experts, rows, columns] a matrix, or [experts, rows] a vector: the same bytes."""
+        """Reshape [experts, rows, columns] to a matrix, [experts, rows] to a vector; same bytes."""
         source = self.out.get(name)
         if source is None or len(source.shape) != dims:
             return
@@ -243,7 +243,7 @@ class Rearranged:
         self.out[to or name] = replace(source, shape=shape)
 
     def fold(self, name: str, n: int) -> None:
-        """Make a matrix of the rows of ``n`` experts [experts, rows, columns]: the same bytes."""
+        """Reshape ``n`` experts' [experts, rows, columns] to a matrix: the same bytes."""
         source = self.out.get(name)
         if source is None or len(source.shape) != 2 or source.shape[0] % n:
             return
@@ -270,17 +270,17 @@ class Rearranged:
             self.out[part] = self._made(source, (n * rows, *source.shape[2:]), size, make)
 
     def transpose_experts(self, name: str) -> None:
-        """Turn [experts, inputs, outputs] into [experts, outputs, inputs]."""
+        """Transpose [experts, inputs, outputs] to [experts, outputs, inputs]."""
         self._transpose(name, dims=3)
 
     def transpose(self, name: str) -> None:
-        """Turn [inputs, outputs] into [outputs, inputs]."""
+        """Transpose [inputs, outputs] to [outputs, inputs]."""
         self._transpose(name, dims=2)
 
     def transpose_parts(self, name: str, n: int) -> None:
-        """Turn around each of the ``n`` parts of a matrix, which lie in its rows.
+        """Transpose each of the ``n`` parts of a matrix, which lie one below the other.
 
-        Floats keep their type; blocks become Q8_0, rounded once from the weights they stand for.
+        Floats keep their type. Blocks become Q8_0, rounded once from the decoded weights.
         """
         source = self.out[name]
         outputs, inputs = source.shape
@@ -331,9 +331,9 @@ class Rearranged:
         self.out[name] = self._made(source, (*before, outputs, inputs), source.n_bytes, make)
 
     def join_mxfp4(self, blocks: str, scales: str, to: str) -> None:
-        """Make MXFP4 rows of codes [experts, rows, groups, 16] and scales [experts, rows, groups].
+        """Make MXFP4 rows of codes [experts, rows, groups, 16], scales [experts, rows, groups].
 
-        A byte of codes holds two neighbours there; in GGUF's blocks it holds inputs j and j + 16.
+        A byte of codes has two neighbouring inputs; in GGUF's blocks it has inputs j and j + 16.
         """
         codes, exponents = self.out.get(blocks), self.out.get(scales)
         if codes is None or exponents is None:

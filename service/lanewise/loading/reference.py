@@ -1,6 +1,6 @@
-"""What the references read of model files: transformers of a config.json, llama.cpp of GGUF.
+"""The fields that the references read: transformers of a config.json, llama.cpp of GGUF.
 
-The table is made of their sources by tests/golden/fields. What they do not read cannot change
+tests/golden/fields makes the table from their sources. Fields that they do not read cannot change
 their answers.
 """
 
@@ -22,21 +22,21 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def config_fields(family: str, model_type: str | None = None) -> Mapping[str, Any]:
-    """Return what is read of a config.json, and what each field means where it is left out.
+    """Return the fields read of a config.json, with the meaning of leaving each out.
 
-    Some of a family's names have other meanings than its own name.
+    For some names of a family the meanings differ from those for its own name.
     """
     fields: Mapping[str, Mapping[str, Any]] = _table()["config.json"]
     return fields.get(model_type or family, fields[family])
 
 
 def rope_settings(kind: str) -> Collection[str]:
-    """Return what is read of RoPE's settings of a type."""
+    """Return the RoPE settings that are read for a type of scaling."""
     of_kinds = _table()["rope_parameters"]
     return {*of_kinds[""], *of_kinds[kind]}
 
 
 def gguf_keys(arch: str) -> Collection[str]:
-    """Return what is read of GGUF metadata, without the architecture before it."""
+    """Return the GGUF keys that are read, without the architecture's prefix."""
     of_archs = _table()["gguf"]
     return {*of_archs[""], *of_archs[arch]}

@@ -17,25 +17,25 @@ from lanewise.loading.program import Rope
 ACCEPTED = "default, dynamic, linear, llama3, longrope, proportional, yarn"
 LONGROPE = ("longrope", "su")
 MAX_CONTEXT = 2**31 - 1
-STILL = 1e30  # a divisor of angles that are 0, as GGUF files have it
+STILL = 1e30  # divisor that makes an angle 0, as in GGUF files
 
 
 @dataclass(frozen=True)
 class Yarn:
-    """What YaRN's scaling is made of."""
+    """The settings of YaRN's scaling."""
 
     factor: float
-    context: int  # that the model was trained with at first
+    context: int  # context of the first training
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    truncate: bool = True  # the ends of the ramp are whole numbers
+    truncate: bool = True  # the ends of the ramp are rounded to integers
 
 
 def rope_settings(config: Fields) -> Fields:
-    """Return the RoPE settings of a config.json, from ``rope_parameters`` or its older spelling.
+    """Return the RoPE settings of a config.json, from ``rope_parameters`` or its older form.
 
-    Both spellings end up with the keys rope_theta, rope_type and those of the type; without either
-    they are those that the reference takes.
+    Both forms end up with the keys rope_theta, rope_type and those of the type. Without either the
+    reference's defaults apply.
     """
     settings: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
@@ -61,10 +61,10 @@ def read_rope(
     partial: float = 1.0,
     own: Sequence[str] = (),
 ) -> tuple[Rope, int]:
-    """Return the angles that a config.json describes, and the context they make possible.
+    """Return the angles that a config.json describes, and the context that they allow.
 
-    ``theta`` and ``partial`` are what the family has where the config does not say, and ``own``
-    what it reads of the settings itself.
+    ``theta`` and ``partial`` are the family's defaults; ``own`` names settings that the family
+    reads itself.
     """
     settings = rope_settings(config)
     theta = settings.number("rope_theta", default=theta)
@@ -77,7 +77,7 @@ def read_rope(
         )
     context = config.integer("max_position_embeddings")
     plain = Rope(round_to_f32(theta), rotated)
-    if kind == "dynamic":  # which only changes what lies beyond the context
+    if kind == "dynamic":  # it changes only texts beyond the context
         settings.ignore("factor")
     if kind in ("default", "dynamic"):
         found = plain, context
@@ -114,7 +114,7 @@ def read_llama3(settings: Fields, theta: float, rotated: int) -> tuple[float, ..
 
 
 def read_yarn(settings: Fields, plain: Rope, context: int) -> tuple[Rope, int]:
-    """Return YaRN's angles; a config may leave the context that they extend where it was."""
+    """Return YaRN's angles; the config's context may be the original or the extended one."""
     original = settings.integer("original_max_position_embeddings", default=context)
     factor = settings.number("factor", default=context / original)
     yarn = Yarn(
@@ -137,24 +137,24 @@ def read_yarn(settings: Fields, plain: Rope, context: int) -> tuple[Rope, int]:
 
 
 def extended(context: int, factor: float, original: int) -> int:
-    """Return the context that a factor makes possible, where it is more than the config says."""
+    """Return the context extended by ``factor``, if that is more than the config says."""
     return max(context, int(min(factor * original, MAX_CONTEXT)))
 
 
 def checked_scale(scale: float, source: str) -> float:
-    """Return what cosines and sines are multiplied by, if it is a number that can be."""
+    """Return the factor of cosines and sines if it is usable; else ModelFileError."""
     if not 1e-6 <= scale <= 1e6:
         raise ModelFileError(f"{source}: cosines and sines times {scale}; 1e-6 to 1e6 is accepted")
     return round_to_f32(scale)
 
 
 def yarn_scale(factor: float, mscale: float = 1.0) -> float:
-    """Return what YaRN multiplies cosines and sines by."""
+    """Return YaRN's factor for cosines and sines."""
     return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def yarn_factors(theta: float, rotated: int, yarn: Yarn) -> tuple[float, ...] | None:
-    """Return the divisors of YaRN: 1 for the fastest angles, its factor for the slowest."""
+    """Return YaRN's divisors: 1 for the fastest angles, its factor for the slowest."""
 
     def dimension(rotations: float) -> float:
         periods = yarn.context / (rotations * 2 * math.pi)
@@ -174,7 +174,7 @@ def yarn_factors(theta: float, rotated: int, yarn: Yarn) -> tuple[float, ...] | 
 
 
 def read_longrope(settings: Fields, plain: Rope, context: int) -> Rope:
-    """Return the angles for the context, and if it is above the original one those for less."""
+    """Return LongRoPE's angles for the context, with the short divisors if it was extended."""
     original = settings.integer("original_max_position_embeddings", default=context, least=2)
     factor = settings.number("factor", default=context / original)
     both = {name: settings.raw(name) for name in ("long_factor", "short_factor")}
@@ -202,9 +202,9 @@ def longrope(
 ) -> Rope:
     """Return the angles of a model of ``context`` that was first trained with ``original``.
 
-    Beyond the original context the long divisors are meant for all positions, up to it the short
-    ones. Which they are is decided by the longest text that will be served, once for all texts:
-    keys that are cached must have turned as those to come do.
+    The long divisors are meant for texts beyond the original context, the short ones for others.
+    The longest text that will be served decides once for all texts, because cached keys must have
+    turned like later ones.
     """
     if context <= original:
         return replace(plain, factors=short)
@@ -212,7 +212,7 @@ def longrope(
 
 
 def longrope_scale(factor: float, original: int) -> float:
-    """Return what LongRoPE multiplies cosines and sines by."""
+    """Return LongRoPE's factor for cosines and sines."""
     return 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
 
 
@@ -222,14 +222,14 @@ def uniform_factors(factor: float, rotated: int) -> tuple[float, ...] | None:
 
 
 def proportional_factors(turned: int, n: int) -> tuple[float, ...] | None:
-    """Return divisors that leave all but the first angles where they are, at any position."""
+    """Return divisors that turn only the first angles; the others stay 0 at every position."""
     return simplify((1.0,) * turned + (round_to_f32(STILL),) * (n - turned))
 
 
 def checked_factors(
     factors: tuple[float, ...], rotated: int, source: str
 ) -> tuple[float, ...] | None:
-    """Return divisors that a file stores, if there are enough and they can divide."""
+    """Return divisors stored in a file, if their number and values are valid."""
     if len(factors) != rotated // 2 or not all(0 < factor < math.inf for factor in factors):
         raise ModelFileError(
             f"{source}: {len(factors)} RoPE factors; {rotated // 2} positive finite numbers are"
@@ -239,7 +239,7 @@ def checked_factors(
 
 
 def simplify(factors: tuple[float, ...]) -> tuple[float, ...] | None:
-    """Return None for divisors that divide by 1."""
+    """Return None for divisors that are all 1."""
     return None if all(factor == 1.0 for factor in factors) else factors
 
 
@@ -248,8 +248,8 @@ def llama3_factors(
 ) -> tuple[float, ...]:
     """Return the divisors of Llama 3's scaling.
 
-    Every operation is rounded to float32, in the order in which the public converter to GGUF does
-    them, because a GGUF file stores its results and both kinds of file must give the same logits.
+    Every operation is rounded to float32, in the order of the public converter to GGUF: a GGUF file
+    stores its results, and both kinds of file must give the same logits.
     """
     f32 = round_to_f32
     long_wave, short_wave = context / low, context / high
@@ -271,7 +271,7 @@ def llama3_factors(
 def frequencies(rope_theta: float, rotated: int) -> list[float]:
     """Return the float32 frequencies theta^(-2i / rotated).
 
-    The power is taken in decimal arithmetic, so that it does not depend on the C library.
+    The power is computed in decimal arithmetic, to be independent of the C library.
     """
     with localcontext() as context:
         context.prec = 40

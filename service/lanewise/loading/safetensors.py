@@ -1,4 +1,4 @@
-"""Reads safetensors files: where each tensor lies, every number of the header checked."""
+"""Reads safetensors files: the position of each tensor, with every number of the header checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I32": 4, "I64": 8} | {
 
 @dataclass(frozen=True)
 class SafetensorsTensor:
-    """Where one tensor lies; ``shape`` is row-major, the contiguous dimension last."""
+    """The position of a tensor; ``shape`` is row-major, the contiguous dimension last."""
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +94,7 @@ class SafetensorsFile:
                 f"{where}: its data, bytes {start} to {end}, end beyond the file's"
                 f" {self.file.size} bytes: the file is truncated or the entry corrupt"
             )
-        if dtype in SIZES:  # others are refused by name later, if the model needs the tensor
+        if dtype in SIZES:  # others are rejected later, if the model needs the tensor
             expected = prod(shape) * SIZES[dtype]
             if end - start != expected:
                 raise ModelFileError(

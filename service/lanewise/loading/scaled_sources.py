@@ -1,16 +1,18 @@
-"""Matrices stored as codes of eight bits beside their scales, and as NF4, made into floats.
+"""Converts matrices stored as 8-bit codes with scales, or as NF4 or FP4, to floats.
 
 - FP8 (transformers' ``fp8`` of DeepSeek and Qwen, FBGEMM, ModelOpt, compressed-tensors'
-  ``float-quantized``): ``weight`` in F8_E4M3 or F8_E5M2, times ``weight_scale_inv`` or
-  ``weight_scale``: of the matrix [] or [1], of rows [outputs] or [outputs, 1], or of blocks.
-  Stacked matrices have one more dimension in front, their scales too.
-- compressed-tensors' ``int-quantized``: ``weight`` in I8, likewise.
-- bitsandbytes' NF4 and FP4: ``weight`` in U8, two codes a byte, the first in the high bits, of
-  which ``weight.quant_map`` has the values; ``weight.absmax`` multiplies each block of them, and
-  may itself be codes (``nested``); ``weight.quant_state.bitsandbytes__nf4`` is JSON of the rest.
+``float-quantized``): ``weight`` in F8_E4M3 or F8_E5M2, times ``weight_scale_inv`` or
+``weight_scale``: of the matrix [] or [1], of rows [outputs] or [outputs, 1], or of blocks. Stacked
+matrices and their scales have one more dimension in front.
 
-Each value is one product of two float32, rounded once. Integers with a scale for each row stay
-integers.
+- compressed-tensors' ``int-quantized``: the same with ``weight`` in I8.
+
+- bitsandbytes' NF4 and FP4: ``weight`` in U8, two codes a byte, the first in the high bits.
+``weight.quant_map`` has the codes' values. ``weight.absmax`` has a factor for each block, and may
+itself be coded (``nested``). ``weight.quant_state.bitsandbytes__nf4`` is JSON with the rest.
+
+Each value is one product of two float32 values, rounded once. Integers with a scale for each row
+stay integers.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from lanewise.loading.sources import Sources, SourceTensor
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
-SCALES = ("_scale_inv", "_scale")  # what the name of a matrix's scales ends in
-# Of activations and of keys and values, which have scales of their own here; shapes.
+SCALES = ("_scale_inv", "_scale")  # suffixes of the names of scales
+# Scales of activations, keys and values, which are computed here; shapes.
 UNREAD = (".input_scale", ".output_scale", ".k_scale", ".v_scale", ".activation_scale")
 ZEROS, STATE = "_zero_point", ".quant_state.bitsandbytes__"
 NESTED = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map")
@@ -63,7 +65,7 @@ FLOAT8 = {"F8_E4M3": float8_values(4), "F8_E5M2": float8_values(5)}
 
 
 def unscale_sources(sources: Sources, scaled: Scaled) -> dict[str, SourceTensor]:
-    """Return the tensors with each matrix of codes as floats, or as integers of ours."""
+    """Return the tensors with each matrix of codes as floats, or as our integer type."""
     out = {name: one for name, one in sources.items() if not name.endswith(UNREAD)}
     last = LastConverted()
     for name in [name for name, one in out.items() if one.type in (*FLOAT8, "I8")]:
@@ -81,7 +83,7 @@ def unscale_sources(sources: Sources, scaled: Scaled) -> dict[str, SourceTensor]
 
 
 def _scales(name: str, source: SourceTensor, codes: SourceTensor, scaled: Scaled) -> Floats:
-    """Return scales that go with codes [..., outputs, inputs]: [..., rows, columns] of blocks."""
+    """Return the scales for codes [..., outputs, inputs] as [..., rows, columns] of blocks."""
     if source.type not in VECTOR_TYPES:
         raise ModelFileError(f"{source.where}: tensor {name!r} is {source.type}, not a float")
     found = to_f32(source.view(), TensorType(source.type))
@@ -134,14 +136,14 @@ def _multiplied(codes: SourceTensor, scales: Floats, block: tuple[int, int] | No
     rows, cols = values.shape[-2:]
     if scales.shape[-2:] not in ((1, 1), (rows, 1)):
         assert block is not None
-        scales = scales.repeat(block[0], axis=-2)[..., :rows, :]  # the last block may be cut off
+        scales = scales.repeat(block[0], axis=-2)[..., :rows, :]  # the last block may be partial
         scales = scales.repeat(block[1], axis=-1)[..., :cols]
     values *= scales
     return values
 
 
 def _integers(codes: SourceTensor, scales: Floats, last: LastConverted) -> SourceTensor:
-    """Rows of W8A8, whose scales have 12 bits less than float32: those of bfloat16 are exact."""
+    """Rows of W8A8, with scales of 12 bits less than float32; bfloat16 scales stay exact."""
     rows, cols = len(scales), codes.shape[-1]
     n_bytes = row_bytes(TensorType.W8A8, cols)
     bits = scales.view(np.uint32) + np.uint32(0x800) & np.uint32(0xFFFFF000)
@@ -159,7 +161,7 @@ def _integers(codes: SourceTensor, scales: Floats, last: LastConverted) -> Sourc
 
 
 def expand_sources(sources: Sources) -> dict[str, SourceTensor]:
-    """Return the tensors with each matrix in bitsandbytes' four bits as floats."""
+    """Return the tensors with each matrix in bitsandbytes' 4-bit types as floats."""
     states = {
         name[: name.index(STATE)]: source for name, source in sources.items() if STATE in name
     }
@@ -220,7 +222,7 @@ def _table(where: str, parts: Sources, end: str, size: int) -> Floats:
 
 
 def _nested(where: str, about: Fields, parts: Sources, n_blocks: int) -> Floats:
-    """Scales of blocks that are codes themselves, of 256 values, plus their mean."""
+    """Decode scales that are codes themselves, in blocks of 256 values, plus their mean."""
     codes = parts.get(".absmax")
     if codes is None or codes.type != "U8" or codes.n_bytes != n_blocks:
         raise ModelFileError(f"{where}: absmax must be {n_blocks} values of U8")

@@ -1,7 +1,7 @@
-"""What a sentence-transformers directory says beside the model: pooling, heads, prompts, limits.
+"""The settings of a sentence-transformers directory: pooling, dense heads, prompts, limits.
 
-``modules.json`` lists what a text goes through; a module or field that is not known refuses the
-directory, as a vector without it would be almost right.
+``modules.json`` lists the steps that a text goes through. An unknown module or field refuses the
+directory, as vectors without it would be almost right.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from lanewise.loading.sentences import COSINE, DenseModule, SentenceModel
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
 MODEL_CONFIG = "sentence_bert_config.json"
-# Each of these has the same fields: the first is what newer versions write.
+# Alternatives with the same fields; newer versions write the first.
 MODEL_CONFIGS = (MODEL_CONFIG, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 FLAG = "pooling_mode_"
-# What 1_Pooling/config.json calls a kind of pooling, with and without flags.
+# The kinds of pooling in 1_Pooling/config.json, with flags and without.
 POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "lasttoken": "last"}
 POOLINGS |= {"cls": "cls", "mean": "mean"}
-JUDGE = ["Transformer", "LogitScore"]  # the modules of what scores pairs by the tokens that follow
-SQRT = "mean_sqrt_len_tokens"  # a mean of another length, which is the same if that is made 1
+JUDGE = ["Transformer", "LogitScore"]  # modules of a model that scores by possible next tokens
+SQRT = "mean_sqrt_len_tokens"  # a mean divided by another number, equal after normalization
 ACTIVATIONS = {
     "Identity": "identity",
     "Tanh": "tanh",
@@ -42,7 +42,7 @@ ACTIVATIONS = {
     "SiLU": "silu",
 }
 SIMILARITIES = (COSINE, "dot", "euclidean", "manhattan")
-OF_TOKENS = ("maxsim", "meanmaxsim", "MaxSim")  # of models that compare tokens
+OF_TOKENS = ("maxsim", "meanmaxsim", "MaxSim")  # similarities of models that compare tokens
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "model_args": ({},),
     "tokenizer_args": ({},),
@@ -53,7 +53,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "config_kwargs": ({},),
     "transformer_task": ("feature-extraction",),
     "module_output_name": ("token_embeddings",),
-    "unpad_inputs": (False, True),  # nothing is padded here
+    "unpad_inputs": (False, True),  # we do not pad
     "modality_config": (
         {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     ),
@@ -61,9 +61,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
-    """Read a directory's files; None if it has no ``modules.json``, or scores what may follow.
+    """Read a directory's settings; None without ``modules.json``, and for judges.
 
-    Raises ModelFileError for modules and fields that are not known.
+    ModelFileError for unknown modules and fields.
     """
     if not (path / MODULES).is_file():
         return None
@@ -107,9 +107,9 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
 
 
 def read_logit_score(path: Path) -> tuple[int, int] | None:
-    """Return the tokens of yes and no where a directory scores texts by them; None: it does not.
+    """Return the token ids of yes and no if a directory scores texts by them; else None.
 
-    Raises ModelFileError for other tokens than two, and for an instruction other than the usual.
+    ModelFileError unless there are two tokens and the usual instruction.
     """
     modules = _modules(path) if (path / MODULES).is_file() else []
     if [kind for kind, _ in modules] != JUDGE:
@@ -122,14 +122,14 @@ def read_logit_score(path: Path) -> tuple[int, int] | None:
     _, default, _ = _read_config(_fields(path, (CONFIG,)), ignored=("activation_fn",))
     if default is not None:
         raise ModelFileError(
-            f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed of a model that"
-            " scores texts: requests say their instruction"
+            f"{path / CONFIG}: default_prompt_name is {default!r}; null is needed for a model that"
+            " scores texts: requests give the instruction"
         )
     return yes, no
 
 
 def files_of(sentences: SentenceModel) -> dict[str, Any]:
-    """Return the JSON files, by name, that say the same; weights of dense heads are elsewhere."""
+    """Return the JSON files with these settings, by name; dense heads' weights are elsewhere."""
     kinds = ["Transformer", *["Dense"] * len(sentences.dense)]
     kinds.insert(1, "Pooling") if sentences.tokens is None else kinds.append(MASK)
     kinds += ["Normalize"] if sentences.normalize else []
@@ -193,7 +193,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
 def _is_inside(folder: Path, path: Path) -> bool:
     try:
         return folder.resolve().is_relative_to(path.resolve())
-    except (RuntimeError, ValueError):  # links in a circle; no file has such a name
+    except (RuntimeError, ValueError):  # a loop of links, or an invalid name
         return False
 
 
@@ -221,7 +221,7 @@ def _read_pooling(folder: Path, normalize: bool, has_prompts: bool) -> str:
 
 
 def _read_dense(folder: Path, late: bool) -> DenseModule:
-    """Read a module's config.json; ``late``: its inputs are rows of tokens, whatever it says."""
+    """Read a module's config.json; with ``late`` its inputs are rows of tokens in any case."""
     fields = Fields(read_object(folder / "config.json"), str(folder / "config.json"))
     accepted = ["sentence_embedding", *(["token_embeddings"] if late else [])]
     name = "activation_function"
@@ -245,13 +245,13 @@ def _read_dense(folder: Path, late: bool) -> DenseModule:
 
 
 def _fields(path: Path, names: Sequence[str]) -> Fields:
-    """The first of some files that is there; none has no fields."""
+    """The first of these files that exists; no fields if none does."""
     source = next((path / name for name in names if (path / name).is_file()), None)
     return Fields({} if source is None else read_object(source), str(source or path / names[0]))
 
 
 def _read_model_config(fields: Fields) -> tuple[int | None, bool]:
-    """The most tokens of a text, and whether it is made lower case."""
+    """The most tokens of a text, and whether texts are lower-cased."""
     has_limit = fields.is_set("max_seq_length")
     limit = fields.integer("max_seq_length") if has_limit else None
     lower_case = fields.flag("do_lower_case", default=False)
@@ -262,7 +262,7 @@ def _read_model_config(fields: Fields) -> tuple[int | None, bool]:
 def _read_config(
     fields: Fields, more: tuple[str, ...] = (), ignored: tuple[str, ...] = ()
 ) -> tuple[dict[str, str], str | None, str]:
-    """The prompts by name, which of them is the default, and how vectors are compared."""
+    """The prompts by name, the name of the default one, and the similarity function."""
     fields.ignore("__version__", "model_type", *ignored)
     prompts = fields.raw("prompts") or {}
     if not isinstance(prompts, Mapping) or not all(map(_is_text, prompts.values())):

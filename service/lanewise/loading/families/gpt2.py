@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, LayerNorm, biases everywhere; its files have matrices inputs first."""
+"""GPT-2: learned positions, LayerNorm, biases everywhere; matrices stored [inputs, outputs]."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def scale(file: ModelFile, attention: Attention, number: int) -> float:
-    """Return what scores of layer ``number`` are multiplied by."""
+    """Return the scale of scores in layer ``number``."""
     by_size = file.flag("scale_attn_weights", default=True)
     by_layer = file.flag("scale_attn_by_inverse_layer_idx", default=False)
     own = attention.score_scale if by_size else 1.0
@@ -70,7 +70,7 @@ def scale(file: ModelFile, attention: Attention, number: int) -> float:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, transpose matrices, and take Q, K and V apart."""
+    """Rename tensors, transpose matrices, and split Q, K and V."""
     tensors.remove_prefixes("transformer.")
     tensors.rename("wpe.weight", tensors.usual(Role.POSITION_EMBEDDING))
     give_roles(tensors, "ln_f", Role.OUTPUT_NORM)

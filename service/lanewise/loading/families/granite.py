@@ -1,4 +1,4 @@
-"""Granite 3 and 4 without states: Llama with four multipliers."""
+"""Granite 3, and 4 without states: Llama with four multipliers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def scaled_attention_of(file: ModelFile) -> Attention:
-    """Return attention with the file's scale of scores; a GGUF file may say: no positions."""
+    """Return attention with the file's scale of scores; a GGUF file may disable positions."""
     scale = file.number("attention_multiplier", default=0.0)
     has_rope = file.flag("{arch}.rope.scaling.finetuned", default=True)
     attention = replace(attention_of(file), score_scale=round_to_f32(scale))

@@ -1,4 +1,4 @@
-"""Granite 3 with experts, whose matrices are stacked in its files already."""
+"""Granite 3 with experts, which its files store stacked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take gate and up of all experts apart, and flatten."""
+    """Split gate and up of all experts, and flatten."""
     for layer, experts in layers_of_experts(config):
         gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
         parts = {gate: first_half, up: second_half}

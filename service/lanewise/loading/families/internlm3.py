@@ -1,4 +1,4 @@
-"""InternLM 3: Llama, whose biases have names of their own in configs."""
+"""InternLM 3: Llama with other names for biases in its config."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lanewise.loading.program import Layer, ModelConfig
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are Llama."""
-    file.ignore("qkv_bias", "bias")  # the tensors say it
+    """Read config.json; in GGUF files it is llama."""
+    file.ignore("qkv_bias", "bias")  # the tensors tell
     layer = Layer(attention_of(file), gated_of(file))
     return model_of(file, "internlm3", [layer] * n_layers_of(file))
 

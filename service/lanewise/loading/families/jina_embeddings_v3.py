@@ -1,4 +1,4 @@
-"""Jina embeddings v3: BERT with RoPE, without its adapters for tasks."""
+"""Jina embeddings v3: BERT with RoPE, without its LoRA adapters for tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LFM3: short convolutions, attention to windows or all with a gate for each head, more norms."""
+"""LFM3: short convolutions, attention with or without a window with a gate per head, more norms."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lanewise.loading.program import ModelConfig, ShortConv
 from lanewise.loading.rearranging import Rearranged
 
 CONV = "conv"
-WINDOW, TAPS = 256, 7  # of configs that do not say
+WINDOW, TAPS = 256, 7  # by default
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_theta"}
-# What each name in a layer of a Hugging Face file is.
+# Names in a layer of a directory to roles.
 OF_LAYER = {
     "operator_norm": Role.ATTN_NORM,
     "post_operator_norm": Role.ATTN_RESULT_NORM,
@@ -68,7 +68,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     named(tensors, config, OF_LAYER)
 
 

@@ -18,7 +18,7 @@ from lanewise.loading.program import Layer, ModelConfig
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files of Mistral and Mixtral say that they are Llama, too."""
+    """Read a file; GGUF files of Mistral and Mixtral are llama, too."""
     if file.is_gguf and file.integer("num_experts", default=0, least=0):
         return mixtral.program(file)
     layer = Layer(attention_of(file), gated_of(file))

@@ -1,4 +1,4 @@
-"""Mistral: Llama whose layers see the last tokens only, in its first version."""
+"""Mistral: Llama with a sliding window in its first version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lanewise.loading.program import Layer, ModelConfig
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are Llama."""
+    """Read config.json; in GGUF files it is llama."""
     layer = Layer(attention_of(file), gated_of(file))
     return model_of(file, "mistral", with_windows(layer, windows_of(file, window_of(file))))
 

@@ -1,4 +1,4 @@
-"""Mistral 4: latent attention whose queries are scaled by their position, experts by softmax."""
+"""Mistral 4: latent attention with queries scaled by position, softmax experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 from lanewise.loading.rope import rope_settings
 
-PARTIAL = "partial_rotary_factor"  # of whole heads; the rest of the config says what turns
+PARTIAL = "partial_rotary_factor"  # of whole heads; other fields say which dimensions turn
 
 
 def program(file: ModelFile) -> ModelConfig:

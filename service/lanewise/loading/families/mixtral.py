@@ -1,4 +1,4 @@
-"""Mixtral: Llama with experts; GGUF files of it say that they are Llama."""
+"""Mixtral: Llama with experts; in GGUF files it is llama."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FOLDER = "block_sparse_moe"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json, or metadata of a Llama with experts."""
+    """Read config.json, or the metadata of a llama file with experts."""
     check_activation(file)
     experts = experts_of(file, "softmax", True, n="num_local_experts", size="intermediate_size")
-    file.ignore("router_jitter_noise")  # of training
+    file.ignore("router_jitter_noise")  # for training
     layers = with_windows(Layer(attention_of(file), experts), windows_of(file, window_of(file)))
     return model_of(file, "mixtral", layers, 10000.0 if file.is_gguf else THETA)
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Stack experts, whose gate, up and down are called w1, w3 and w2."""
+    """Stack experts, whose gate, up and down are named w1, w3 and w2."""
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts, f"{FOLDER}.experts", ("w1", "w3", "w2"))
         stack_hf_experts(tensors, layer, experts)  # as transformers 5 writes them

@@ -1,4 +1,4 @@
-"""Nemotron and Minitron, dense: LayerNorm, squared relu without a gate, half-turned heads."""
+"""Nemotron and Minitron, dense: LayerNorm, squared relu, RoPE over half of each head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 
-PARTIAL = 0.5  # of each head is turned, where the config does not say
+PARTIAL = 0.5  # share of each head that RoPE turns by default
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""OLMo, the first one: Llama with LayerNorm without weights."""
+"""OLMo 1: Llama with LayerNorm without weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import Layer, ModelConfig
 from lanewise.loading.rearranging import Rearranged
 
-EPS = 1e-5  # of all its norms, which configs do not say
+EPS = 1e-5  # of all norms; configs do not have it
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -25,12 +25,12 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def clip_of(file: ModelFile) -> float:
-    """Return what Q, K and V are limited to; null is nothing."""
+    """Return the limit of Q, K and V; null means none."""
     return round_to_f32(file.number("clip_qkv", default=0.0))
 
 
 def add_weights(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give norms weights that multiply by 1."""
+    """Add norm weights of 1."""
     names = [tensors.usual(Role.OUTPUT_NORM)]
     for number in range(config.n_layers):
         names += [tensors.usual(role, number) for role in (Role.ATTN_NORM, Role.FFN_NORM)]

@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with windows in most layers, whose positions are not scaled."""
+"""OLMo 3: OLMo 2 with windows in most layers, whose RoPE is not scaled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lanewise.loading.families.common import (
 from lanewise.loading.model_file import ModelFile
 from lanewise.loading.program import ModelConfig
 
-THETA = 500000.0  # of configs that do not say
+THETA = 500000.0  # by default
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are OLMo 2."""
+    """Read config.json; in GGUF files it is olmo2."""
     if file.is_gguf:
         return olmo2.program(file)
     attention = attention_of(file, qk_norm="whole")

@@ -1,4 +1,4 @@
-"""Phi-3, 3.5, 4 and 4-mini: Llama with fused matrices, LongRoPE and half-turned heads."""
+"""Phi-3, 3.5, 4 and 4-mini: Llama with fused matrices, LongRoPE and perhaps partial RoPE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take Q, K and V apart, and gate and up."""
+    """Split Q, K and V, and gate and up."""
     for number in range(config.n_layers):
         name = f"model.layers.{number}.self_attn.qkv_proj"
         split_roles(tensors, name, QKV, qkv_rows(config.heads), number)

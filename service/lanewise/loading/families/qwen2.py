@@ -23,7 +23,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def qwen_windows(file: ModelFile) -> list[int | None]:
-    """Return each layer's window, of layers from max_window_layers on; in GGUF files of all."""
+    """Return each layer's window: from max_window_layers on; in GGUF files for all layers."""
     first = file.integer("max_window_layers", default=0, least=0)
     have = [number >= first for number in range(n_layers_of(file))]
     return windows_of(file, window_of(file, switched=True), have)

@@ -1,4 +1,4 @@
-"""Qwen 3.5, its language model: as Qwen 3 Next, without experts and with nothing fused."""
+"""Qwen 3.5's language model: Qwen 3 Next without experts and without fused matrices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     named(tensors, config)
     for number in range(config.n_layers):
         for name, role in INPUTS.items():
@@ -35,7 +35,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     gguf_named(tensors, config)
 
 

@@ -1,4 +1,4 @@
-"""Qwen 3.5 with experts, its language model."""
+"""Qwen 3.5 with experts: its language model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, and make matrices of stacked ones."""
+    """Rename tensors, and make matrices of stacked experts."""
     gguf_named(tensors, config)
     flatten_gguf_experts(tensors, config)
 

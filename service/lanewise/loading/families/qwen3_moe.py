@@ -1,4 +1,4 @@
-"""Qwen 3 with experts, and Coder, which differs in its chat template only."""
+"""Qwen 3 with experts, and Coder, which differs only in its chat template."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lanewise.loading.program import ModelConfig
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; all published models divide chosen weights by their sum, as GGUF files mean.
+    """Read a file; all published models renormalize chosen weights, which GGUF files imply.
 
     GGUF files have no window.
     """

@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama with biases of Q, K and V, and another name for a norm in GGUF files."""
+"""Seed-OSS: Llama with biases of Q, K and V, and another name of a norm in GGUF files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lanewise.loading.rearranging import Rearranged
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
-    file.ignore("attention_out_bias")  # the tensors say it
+    file.ignore("attention_out_bias")  # the tensors tell
     layer = Layer(attention_of(file), gated_of(file))
     return model_of(file, "seed_oss", [layer] * n_layers_of(file))
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Name the second norm."""
+    """Rename the second norm."""
     gguf_post_attention_norm(tensors, config)
 
 

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, some layers of which have no positions."""
+"""SmolLM3: Llama with layers that have no positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THETA, INTERVAL = 2000000.0, 4  # every fourth layer has no positions
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files say neither which layers have positions nor the window."""
+    """Read a file; GGUF files have neither the layers with positions nor the window."""
     attention, ffn = attention_of(file), gated_of(file)
     turned = layers_with_rope(file)
     windows: list[int | None] = [None] * len(turned)

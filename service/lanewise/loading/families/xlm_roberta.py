@@ -1,4 +1,4 @@
-"""XLM-RoBERTa: RoBERTa in a hundred languages."""
+"""XLM-RoBERTa: RoBERTa for a hundred languages."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from lanewise.loading.program import Layer, ModelConfig
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are DeepSeek 2."""
+    """Read config.json; in GGUF files it is deepseek2."""
     layers = [Layer(latent_attention_of(file), gated_of(file))] * n_layers_of(file)
     return model_of(file, "youtu", layers, tied=True)
 
