@@ -1,4 +1,4 @@
-// lw_fit: the codes and the candidate of least loss for each row.
+// lw_fit: the codes and the candidate with the smallest loss for each row.
 #include <math.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ static lw_status check_arrays(const lw_fit_job* job, uint32_t begin, uint32_t en
     return LW_OK;
 }
 
-// What eight rows have in common for all candidates, and the best so far. Rows past the last repeat it.
+// The inputs of eight rows, which all candidates share, and the best results so far. Rows past the last one repeat it.
 typedef struct lw_fit_rows {
     size_t row[LANES];
     lw_fit_lanes target[LW_FIT_COLUMNS];
@@ -62,7 +62,8 @@ typedef struct lw_fit_rows {
     lw_fit_masks code[LW_FIT_COLUMNS];
 } lw_fit_rows;
 
-// A column's rows lie together, and the next column often a multiple of 4 KiB away: each is read once.
+// A column's rows lie next to each other, and the next column is often a multiple of 4 KiB away: each column is read
+// once.
 static void load_rows(const lw_fit_job* job, uint32_t row, uint32_t end, lw_fit_rows* rows) {
     for (uint32_t i = 0; i < LANES; ++i) rows->row[i] = row + i < end ? row + i : end - 1;
     for (uint32_t k = 0; k < job->columns; ++k)
@@ -89,7 +90,7 @@ static void set_up(const lw_fit_job* job, uint32_t candidate, const lw_fit_rows*
     trial->limit = candidate == 0 ? (lw_fit_lanes){0} + INFINITY : rows->loss;
 }
 
-// Takes the trial over where it is better.
+// Keeps the trial's results for the rows in which it is better.
 static void keep(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t candidate, lw_fit_rows* rows) {
     const lw_fit_masks better = candidate == 0 ? (lw_fit_masks){0} - 1 : trial->loss < rows->loss;
     _Bool any = 0;
