@@ -34,8 +34,8 @@ enum {
 
 lw_fetch_order lw_cpu_fetch_order = LW_FETCH_LINES;
 
-// Two kinds of cores are faster with another order: Intel's since Sapphire Rapids, which brought AVX-512-FP16, and Zen 4,
-// the only cores of family 0x19 with AVX-512.
+// Two kinds of cores are faster with another order: Intel's since Sapphire Rapids, which brought AVX-512-FP16, and
+// Zen 4, the only cores of family 0x19 with AVX-512.
 __attribute__((constructor)) static void find_fetch_order(void) {
     uint32_t a, b, c, d, vendor, version;
     if (!__get_cpuid(0, &a, &vendor, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d)) return;
@@ -143,7 +143,7 @@ lw_status lw_level_by_name(const char* name, lw_level* out) {
     const uint32_t levels = lw_cpu_levels();
     char usable[128];
     if (levels == 0)
-        return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), the least Lanewise runs on");
+        return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), which Lanewise needs");
     if (name == NULL) {
         *out = lw_cpu_best_level();
         return LW_OK;
@@ -166,7 +166,7 @@ lw_status lw_set_fetch_ahead(uint32_t n_bytes) {
     atomic_store_explicit(&lw_cpu_fetch_ahead, n_bytes, memory_order_relaxed);
 #else
     if (n_bytes != 0)
-        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 on x86, whose kernels have orders of their own",
+        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 on x86, where kernels prefetch in a fixed order",
                        n_bytes);
 #endif
     return LW_OK;

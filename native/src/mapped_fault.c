@@ -37,9 +37,8 @@ static const guarded* find(uintptr_t address) {
 static void say(const char* name) {
     static const char first[] = "lanewise: ";
     static const char rest[] =
-        ": a part of this file that is in use can no longer be read: it was truncated, or its disk failed. Replace "
-        "model"
-        " files by rename, never in place, and start again\n";
+        ": this file is in use and a part of it can no longer be read: it was truncated, or its disk failed. Replace "
+        "model files by rename, never in place, and start again\n";
     char line[sizeof first + NAME_BYTES + sizeof rest];
     size_t n = sizeof first - 1;
     memcpy(line, first, n);
@@ -76,7 +75,7 @@ static lw_status install(void) {
     struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     sigemptyset(&ours.sa_mask);
     if (sigaction(SIGBUS, NULL, &before) != 0 || sigaction(SIGBUS, &ours, NULL) != 0)
-        return lw_fail(LW_ERR_SYSTEM, "lw_guard_mapping: sigaction refuses a handler of SIGBUS");
+        return lw_fail(LW_ERR_SYSTEM, "lw_guard_mapping: sigaction refused a handler for SIGBUS");
     installed = 1;
     return LW_OK;
 }
@@ -92,7 +91,7 @@ static lw_status add(uintptr_t begin, uint64_t n_bytes, const char* name) {
     if (at(begin) != NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_guard_mapping: this range is guarded already");
     guarded* range = at(0);
     if (range == NULL)
-        return lw_fail(LW_ERR_MEMORY, "lw_guard_mapping: %d ranges are guarded, the most there may be", MAX_RANGES);
+        return lw_fail(LW_ERR_MEMORY, "lw_guard_mapping: %d ranges are guarded already, the maximum", MAX_RANGES);
     const size_t length = strlen(name), kept = length < NAME_BYTES ? length : NAME_BYTES - 1;
     memcpy(range->name, name + (length - kept), kept + 1);
     atomic_store(&range->end, begin + n_bytes);
@@ -102,7 +101,8 @@ static lw_status add(uintptr_t begin, uint64_t n_bytes, const char* name) {
 
 lw_status lw_guard_mapping(const void* begin, uint64_t n_bytes, const char* name) {
     if (begin == NULL || name == NULL || n_bytes == 0 || n_bytes > UINTPTR_MAX - (uintptr_t)begin)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_guard_mapping: begin and name must not be NULL, nor n_bytes 0 or too many");
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "lw_guard_mapping: begin and name must not be NULL, n_bytes must be 1 or more without overflow");
     pthread_mutex_lock(&lock);
     const lw_status status = add((uintptr_t)begin, n_bytes, name);
     pthread_mutex_unlock(&lock);
@@ -114,5 +114,5 @@ lw_status lw_unguard_mapping(const void* begin) {
     guarded* range = begin != NULL ? at((uintptr_t)begin) : NULL;
     if (range != NULL) atomic_store(&range->begin, 0);
     pthread_mutex_unlock(&lock);
-    return range != NULL ? LW_OK : lw_fail(LW_ERR_ARGUMENT, "lw_unguard_mapping: no range begins there");
+    return range != NULL ? LW_OK : lw_fail(LW_ERR_ARGUMENT, "lw_unguard_mapping: no guarded range begins there");
 }

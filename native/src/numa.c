@@ -46,8 +46,8 @@ lw_status lw_check_cpus(const char* who, const uint32_t* cpus, uint32_t n_cpus) 
     if (!lw_get_affinity(&allowed)) return lw_fail(LW_ERR_SYSTEM, "%s: sched_getaffinity: %s", who, strerror(errno));
     for (uint32_t i = 0; i < n_cpus; ++i)
         if (!lw_cpu_in_mask(&allowed, cpus[i]))
-            return lw_fail(LW_ERR_ARGUMENT, "%s: cpus[%u] is %u, must be one that this thread's affinity mask has", who,
-                           i, cpus[i]);
+            return lw_fail(LW_ERR_ARGUMENT, "%s: cpus[%u] is %u, must be a CPU in this thread's affinity mask", who, i,
+                           cpus[i]);
     return LW_OK;
 }
 

@@ -134,14 +134,14 @@ lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* 
 
 static lw_status find_choice(const lw_choice* choice, const lw_kernel** out) {
     if (memchr(choice->symbol, 0, sizeof choice->symbol) == NULL || memchr(choice->rival, 0, 64) == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "choice: a name without an end");
+        return lw_fail(LW_ERR_ARGUMENT, "choice: symbol or rival does not end with a zero byte");
     for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels; ++k) {
         if (strcmp(k->symbol, choice->symbol) != 0) continue;
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             const lw_kernel* rival = lw_kernel_rival(k, (lw_level)level);
             if (rival == NULL || strcmp(rival->symbol, choice->rival) != 0) continue;
             if (choice->min_rows < k->min_rows)
-                return lw_fail(LW_ERR_ARGUMENT, "choice: %s for batches from %u, must be at least %u", k->symbol,
+                return lw_fail(LW_ERR_ARGUMENT, "choice: %s from %u rows on, must be from at least %u", k->symbol,
                                choice->min_rows, k->min_rows);
             *out = k;
             return LW_OK;

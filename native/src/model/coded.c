@@ -275,11 +275,11 @@ lw_status lw_file_weights(const lw_tensor* tensor, float* weights, uint64_t n) {
         return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: tensor, its data and weights must not be NULL");
     lw_format f;
     if (!lw_is_of_files(tensor->type) || !lw_find_format(lw_held_type(tensor->type), &f))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: type %s, must be one of files only",
+        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: type %s, must be one that only files have, such as IQ2_S",
                        lw_type_name(tensor->type));
     const uint64_t row_bytes = lw_grid_row_bytes(tensor->type, tensor->cols);
     if (row_bytes == 0 || tensor->n_bytes != row_bytes * tensor->rows || n != (uint64_t)tensor->rows * tensor->cols)
-        return lw_fail(LW_ERR_FORMAT, "lw_file_weights: %llu bytes and %llu weights for shape (%u, %u) of %s",
+        return lw_fail(LW_ERR_FORMAT, "lw_file_weights: %llu bytes and %llu weights do not fit shape (%u, %u) of %s",
                        (unsigned long long)tensor->n_bytes, (unsigned long long)n, tensor->rows, tensor->cols,
                        lw_type_name(tensor->type));
     uint8_t* open = malloc(lw_open_row_bytes(f, tensor->cols));

@@ -205,8 +205,8 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
                        lw_type_name(lw_held_type(t->type)), lw_type_name(target));
     if (target != t->type && !can_become(t->type, target))
         return lw_fail(LW_ERR_ARGUMENT,
-                       "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 Q4_0", name,
-                       lw_type_name(t->type), lw_type_name(target));
+                       "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 becomes Q4_0",
+                       name, lw_type_name(t->type), lw_type_name(target));
     if (lw_row_bytes(target, t->cols) == 0)
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d",
                        name, t->cols, lw_type_name(target), LW_GROUP);

@@ -89,7 +89,7 @@ static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_la
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as type %d", name, t->cols,
                        (int)t->type);
     if (memchr(t->layout, 0, sizeof t->layout) == NULL || !lw_layout_by_name(t->layout, layout))
-        return lw_fail(LW_ERR_FORMAT, "%s: layout '%.*s' is none that this version knows; pack the model again", name,
+        return lw_fail(LW_ERR_FORMAT, "%s: this version does not know layout '%.*s'; pack the model again", name,
                        (int)sizeof t->layout, t->layout);
     *out = lw_matrix_of(t->type, *layout, t->rows, t->cols);
     const uint64_t bytes = out->panels * (uint64_t)out->panel_bytes;

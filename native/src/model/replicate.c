@@ -13,7 +13,8 @@ lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, u
     if (model->finished || model->arena.n_blocks > 0 || model->nodes.n > 0)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: weights must not be loaded or placed yet");
     if (numa != LW_NUMA_OFF && numa != LW_NUMA_INTERLEAVE && numa != LW_NUMA_REPLICATE)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: no way of placing has the number %d", (int)numa);
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: numa %d, must be 0 (off), 1 (interleave) or 2 (replicate)",
+                       (int)numa);
     if (numa == LW_NUMA_OFF) return LW_OK;
     if (numa == LW_NUMA_REPLICATE && n_nodes > MAX_COPIES)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: %u nodes, must be at most %d", n_nodes, MAX_COPIES);
