@@ -41,7 +41,7 @@ typedef struct lw_input_stats {
     uint32_t largest_input;
     uint64_t values;
     double total;             // sum of the sizes
-    uint64_t groups;          // number of groups: up to 32 inputs of one row, from a multiple of 32 on
+    uint64_t groups;          // number of groups; a group is up to 32 inputs of one row from a multiple of 32 on
     uint64_t outlier_groups;  // number of groups in which one size is more than 8 times every other
     float largest;            // largest size, which input number largest_input had
 } lw_input_stats;

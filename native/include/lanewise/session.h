@@ -150,8 +150,8 @@ typedef struct lw_counters {  // since the session was opened
 // group for all layers if there are no windows, only one, or too many.
 lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
-// May be called at any time: held draws are not made, and started steps are not run unless they run already. What they
-// point to must stay until it returns.
+// May be called at any time: held draws are not made, and started steps are not run unless they run already. The memory
+// that they point to must stay valid until this call returns.
 void lw_session_close(lw_session* session);
 
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and the
@@ -159,8 +159,8 @@ void lw_session_close(lw_session* session);
 //
 // A step fails in one of two ways. LW_ERR_ARGUMENT: an argument is refused before the step runs; nothing has been
 // written and no block copied. Any other status (LW_ERR_NONFINITE): it failed while it ran. Then its copies have been
-// made and must not be asked for again. Undefined are then logits, drawn, the places of the batch's own tokens in the
-// cache, and the states of its sequences. All else is as it was. In both cases the same tokens may be run again in
+// made and must not be asked for again. Logits, drawn, the places of the batch's own tokens in the cache, and the
+// states of its sequences are then undefined; all else is as it was. In both cases the same tokens may be run again in
 // another batch; a sequence whose state is undefined runs again from its first token. A step after one that failed
 // while it ran cannot name tokens that it should have drawn. A draw that fails (lw_sampled) fails no step.
 lw_status lw_step(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
@@ -176,7 +176,7 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out);
 // steps may be unfinished. Each may refer to draws of the step before it (LW_DRAWN_BEFORE). Arguments are checked here:
 // a step that is refused, also with LW_ERR_MEMORY, is not started and leaves the started ones as they are. When a step
 // fails, steps started after it and before it was finished do nothing (LW_ERR_ARGUMENT). Until all are finished no
-// other step may be run, and profiling not be switched.
+// other step may be run, and neither lw_session_profile nor lw_session_profile_rows be called.
 lw_status lw_session_start(lw_session* session, const lw_batch* batch, float* logits, lw_sampled* drawn);
 // Waits until the oldest started step has run, for at most `timeout_ns` (any number; 0: does not wait). *done says
 // whether it has. LW_ERR_ARGUMENT when no step is started.

@@ -34,8 +34,8 @@ typedef enum lw_type {
     LW_Q4_K = 12,
     LW_Q5_K = 13,
     LW_Q6_K = 14,
-    // Only files have IQ1 to IQ3 and TQ (lw_held_type): a code is a grid point of eight or four weights; ternary
-    // weights.
+    // Only files have IQ1 to IQ3, whose codes are grid points of eight or four weights, and TQ, ternary weights
+    // (lw_held_type).
     LW_IQ2_XXS = 16,
     LW_IQ2_XS = 17,
     LW_IQ3_XXS = 18,

@@ -98,8 +98,9 @@ LW_INLINE void dot_add(vf* sum, vf y, factor_pair x, const int which, const int 
         }
 }
 
-// Like float_dots_plain. Factors of one product lie next to each other for consecutive rows, and then up to three
-// floats after the last one may be read; or factors of one row do for consecutive products.
+// Like float_dots_plain. Either the factors of one product lie next to each other for consecutive rows, and then up to
+// three floats after the last one may be read. Or the factors of one row lie next to each other for consecutive
+// products.
 LW_INLINE void float_dots(vf* sum, dot_factors x, dot_vectors y, size_t n, dot_fetch fetch, const int rows,
                           const int vectors) {
     if (rows <= 2 || vectors != 1) {

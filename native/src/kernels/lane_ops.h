@@ -89,9 +89,9 @@ typedef struct lw_convolve_job {
 } lw_convolve_job;
 
 enum {
-    LW_RECUR_COLUMNS = 64,
+    LW_RECUR_COLUMNS = 64,  // maximum number of columns of a state in one job: a tile that fits the first-level cache
     LW_MAX_TAPS = 8
-};  // LW_RECUR_COLUMNS: maximum columns of a state in one job, a tile that fits the first-level cache
+};
 
 // What a recurrence reads for a row; the values of row r are at r * the stride.
 typedef struct lw_recur_rows {
@@ -119,10 +119,7 @@ typedef struct lw_recur_job {
     lw_recur_rows accepted_in;  // the accepted rows, which come first and have no results; q is not read
 } lw_recur_job;
 
-enum {
-    LW_SPLIT_TOKENS = 1024
-};  // attention restarts its online softmax at multiples of this many tokens; numeric
-    // contract
+enum { LW_SPLIT_TOKENS = 1024 };  // attention restarts its softmax at multiples of this; numeric contract
 
 typedef struct lw_lane_ops {
     // out[i] = (x[i] / rms(x)) * weight[i]; any n, sums over 16 lanes.

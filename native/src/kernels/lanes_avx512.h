@@ -3,10 +3,7 @@
 
 typedef __m512 vf;
 typedef __m512i vi;
-enum {
-    VF_AT_ONCE = 4
-};  // number of vf on which long chains of steps keep a core busy without running out of
-    // registers
+enum { VF_AT_ONCE = 4 };  // so many vectors hide the latency of long chains and still fit the registers
 
 LW_INLINE vf vf_load(const float* p) { return _mm512_loadu_ps(p); }
 LW_INLINE void vf_store(float* p, vf a) { _mm512_storeu_ps(p, a); }

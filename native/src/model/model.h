@@ -90,7 +90,7 @@ struct lw_model {
     uint32_t n_copies;      // number of copies besides the model itself
 };
 
-// The matrices of a layer, in the order in which a step reads them. Matrices that the layer does not have have 0 rows.
+// The matrices of a layer, in the order in which a step reads them. A matrix that the layer lacks has 0 rows.
 enum { LW_LAYER_MATRICES = 24, LW_FIRST_OF_EXPERTS = 21 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
     lw_matrix* const all[LW_LAYER_MATRICES] = {&l->latent_query,

@@ -128,7 +128,7 @@ void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activation
 void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
 // With `packed` every tile, of at most `most` rows, decodes the segment in registers; otherwise the segment is decoded
-// once for all tiles. `most` is a constant if it depends on the number of rows.
+// once for all tiles.
 LW_INLINE void gemm_segment(const weight_type type, const bool packed, const size_t most, const weight_panel* p,
                             const lw_activations* x, size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);

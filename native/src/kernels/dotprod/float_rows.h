@@ -40,7 +40,8 @@ INLINE void float_group(const int rows, const coded_segment* s, const int8x16_t 
     }
 }
 
-// Four outputs over segment `index`, added to results[row][LW_PANEL]. `scales`: [pass][..].
+// Four outputs over segment `index`, added to results[row][LW_PANEL]. `scales` are those of the first and of the second
+// pass.
 INLINE void float_tile(const int rows, const coded_segment* s, const int8x16_t parts[3], const lw_activations* x,
                        size_t index, size_t quad, const float scales[2][2 * LW_PANEL], float* results) {
     const float *first = scales[0] + 4 * quad, *second = scales[1] + 4 * quad;
