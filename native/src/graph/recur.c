@@ -10,7 +10,8 @@
 #include "graph/observe.h"
 #include "ops/math.h"
 
-// Some channels of a convolution. Those of q and k are a head each, and made to have this length; 0: of v, or of no head.
+// Some channels of a convolution. A head of q or of k has its own channels and is scaled to `length`; 0: channels of v,
+// or of no head.
 typedef struct channels {
     size_t first, n;
     float length;

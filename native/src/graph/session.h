@@ -110,13 +110,13 @@ typedef struct lw_widths {
     size_t attn_gate;                  // floats of gates of attention
     size_t mtp;                        // inputs of the projection of a prediction head; 0 without
     size_t mixed_in, mixed;            // of layers with a state: outputs of the first product, results
-    size_t state_gate, n_state_heads;  // those of them that have heads
+    size_t state_gate, n_state_heads;  // of layers whose state has heads
 } lw_widths;
 
 typedef struct lw_buffers {  // rows = tokens of the batch
     float* x;                // [rows][hidden_size] residual stream
     float* norm;             // [rows][hidden_size] normalized, the input of float matrices
-    float* before;           // likewise x before attention, NULL unless an FFN beside it reads that
+    float* before;           // [rows][hidden_size] x before attention; NULL unless an FFN beside it reads that
     float *q, *k, *v;        // [rows][heads * head_dim]; of latent attention k is what rows of the cache are made of
     float* latent_query;     // [rows][query_rank]
     float* absorbed;         // [rows][n_heads * lw_key_dim] queries of rows of the cache
@@ -125,7 +125,7 @@ typedef struct lw_buffers {  // rows = tokens of the batch
     float* predicted;            // [n_states][hidden_size] what it made last for the sequence of each place
     float* layer_inputs;         // [rows][n_layers * per_layer_size]
     float* attn;                 // [rows][n_heads * head_dim]
-    float* attn_gate;            // likewise
+    float* attn_gate;            // [rows][lw_widths.attn_gate]
     float* mixed_in;             // [rows][outputs of a layer's LW_STATE_IN]
     float *mixed, *state_gate;   // [rows][its inner]
     float *decay, *beta;         // [rows][n_heads] of a layer with a state
