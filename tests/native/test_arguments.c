@@ -308,8 +308,8 @@ static void test_fits(void) {
                              .choices = choices};
     lw_fit_job job = good;
     ARGUMENT(lw_fit(NULL, 0, 1), "job is NULL");
-    ARGUMENT(lw_fit(&job, 1, 0), "rows 1 to 0 of 1");
-    ARGUMENT(lw_fit(&job, 0, 2), "rows 0 to 2 of 1");
+    ARGUMENT(lw_fit(&job, 1, 0), "rows 1 to 0, must be within the 1 rows");
+    ARGUMENT(lw_fit(&job, 0, 2), "rows 0 to 2, must be within the 1 rows");
     job.low = INT_MIN, job.high = INT_MAX;
     ARGUMENT(lw_fit(&job, 0, 1), "levels -2147483648 to 2147483647");
     job = good, job.columns = 129;
