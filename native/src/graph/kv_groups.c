@@ -4,18 +4,18 @@
 
 enum { MOST_KINDS = 16 * LW_MAX_KV_GROUPS };
 
-// Layers that see as far and have keys and values of one size.
+// Layers with the same window, and with keys and values of the same size.
 typedef struct kind {
     uint32_t window;
-    size_t bytes;              // of a layer, in a block
-    uint32_t layers, in_slot;  // how many there are, how many share a slot
-    uint32_t window_at;        // which window it is
-    uint32_t first_slot;       // among those of its window
+    size_t bytes;              // of a layer in one block
+    uint32_t layers, in_slot;  // number of layers; layers in one slot
+    uint32_t window_at;        // index of the window in kinds.windows
+    uint32_t first_slot;       // among the slots of its window
 } kind;
 
 typedef struct kinds {
     uint32_t n, n_windows;
-    kind of[MOST_KINDS];  // in the order of the first layers
+    kind of[MOST_KINDS];  // in the order of their first layers
     uint32_t windows[LW_MAX_KV_GROUPS], slots[LW_MAX_KV_GROUPS];
 } kinds;
 
@@ -40,7 +40,7 @@ const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type)
 
 static uint32_t parts_of(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
 
-// A layer's place among the kinds, or n.
+// Index of the kind with this window and size; k->n if there is none.
 static uint32_t find_kind(const kinds* k, uint32_t window, size_t bytes) {
     uint32_t at = 0;
     while (at < k->n && (k->of[at].window != window || k->of[at].bytes != bytes)) ++at;
@@ -53,12 +53,12 @@ static uint32_t find_window(const kinds* k, uint32_t window) {
     return at;
 }
 
-// Whether windows are told from each other.
+// The layer's window, or 0 if all windows count as one.
 static uint32_t window_of(const lw_model* model, uint32_t layer, bool by_window) {
     return by_window ? model->layers[layer].config.attention.window : 0;
 }
 
-// Returns false when there are more windows than groups.
+// Returns false if there are more windows than groups.
 static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, kinds* out) {
     const size_t slot_bytes = lw_kv_bytes(lw_largest_kv(model, kv_type), kv_type);
     *out = (kinds){0};
@@ -69,7 +69,7 @@ static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, 
         const uint32_t at = find_kind(out, window, bytes);
         if (window_at == LW_MAX_KV_GROUPS) return false;
         if (window_at == out->n_windows) out->windows[out->n_windows++] = window;
-        // The check of programs bounds how many sizes there are.
+        // There is room: the check of programs bounds the number of sizes.
         if (at == out->n)
             out->of[out->n++] = (kind){
                 .window = window, .bytes = bytes, .in_slot = (uint32_t)(slot_bytes / bytes), .window_at = window_at};
@@ -89,7 +89,7 @@ static uint32_t all_slots(const kinds* k) {
     return n;
 }
 
-// The most slots of which at most one in nine stays empty; 0 when that takes too many groups.
+// The largest number of slots per group that leaves at most one slot in nine empty. 0 if it needs too many groups.
 static uint32_t choose_slots(const kinds* k) {
     const uint32_t wanted = all_slots(k);
     for (uint32_t slots = wanted; slots > 0; --slots) {
@@ -101,7 +101,7 @@ static uint32_t choose_slots(const kinds* k) {
     return 0;
 }
 
-// Gives each layer its place, the layers of a kind one after the other.
+// Gives each layer its place. The layers of one kind fill their slots one after the other.
 static void place_layers(const lw_model* model, lw_type kv_type, bool by_window, const kinds* k,
                          const uint32_t* first_groups, uint32_t slots, lw_kv_place* places) {
     uint32_t next[MOST_KINDS] = {0};
@@ -121,7 +121,7 @@ static void place_layers(const lw_model* model, lw_type kv_type, bool by_window,
 }
 
 static lw_kv_groups one_group(const lw_model* model, lw_type kv_type, lw_kv_place* places) {
-    // A pooled model keeps nothing: its layers have one slot in turns.
+    // A pooled model keeps no keys and values between layers, so all layers use the same slot.
     if (model->config.pooled) {
         for (uint32_t i = 0; places != NULL && i < model->config.n_layers; ++i) places[i] = (lw_kv_place){0, 0, 0};
         return (lw_kv_groups){1, 1, {lw_model_window(model)}};

@@ -1,10 +1,10 @@
-// Adapters: for rows that have one, a product W x becomes W x + B (scale * (A x)).
+// Adapters (LoRA): for rows that have one, a product W x becomes W x + B (scale * (A x)).
 //
-// Before the product the threads compute scale * (A x) between them, and each panel of B is added right after that panel
-// of the product, by the same thread. A has few outputs, so threads share its inputs too, in splits that are the same
-// for any number of threads; the thread that finishes the last one adds them up.
+// Before the product, the threads share the work on scale * (A x). The thread that computes a panel of W x adds the
+// same panel of B right after it. A has few outputs, so threads share its inputs, too. The splits of the inputs are the
+// same for any number of threads. The thread that finishes the last split adds the splits up.
 // For each row and output of A, all in f32:
-//     for each split of 512 inputs: for each segment of 128 of it: one chain of fmaf from 0, then added to the split's sum
+//     for each split of 512 inputs: for each segment of 128 of it: one chain of fmaf from 0, added to the split's sum
 //     scale * (sum of the splits, ascending)
 #include "graph/worker.h"
 #include "status.h"
@@ -60,7 +60,7 @@ lw_spans lw_make_spans(lw_session* s, const lw_batch* batch, bool of_logits) {
     return made;
 }
 
-// One of the matrices of a phase in one of its spans.
+// One matrix of a phase, for the rows of one span.
 typedef struct projection {
     const lw_span* span;
     const lw_low_rank* weights;
@@ -83,7 +83,8 @@ static projection projection_at(const lw_worker* w, uint32_t layer, lw_adapted f
                         .done = &w->b->parts_done[span * LW_ADAPTED_TOGETHER + place]};
 }
 
-// What the products of these matrices will add. One thread does it, and counts as one more low-rank input.
+// Lists what the products of these matrices will add. Only thread 0 calls it. The list counts as one more low-rank
+// input, so products also wait for the list.
 static void list_addends(const lw_worker* w, uint32_t layer, lw_adapted first, size_t n, size_t cols) {
     for (size_t place = 0; place < n; ++place) {
         const size_t slot = (first + place) % LW_ADAPTED_TOGETHER;
@@ -98,7 +99,7 @@ static void list_addends(const lw_worker* w, uint32_t layer, lw_adapted first, s
     atomic_fetch_add_explicit(&w->s->projected, 1, memory_order_release);
 }
 
-// One panel of A over one split of the inputs.
+// Multiplies one panel of A by one split of the inputs.
 static void multiply_split(lw_worker* w, lw_operation operation, const projection* p, lw_inputs x, size_t panel,
                            size_t split) {
     const lw_matrix* a = &p->weights->a;
@@ -135,12 +136,12 @@ static void project_item(lw_worker* w, lw_operation operation, const projection*
     if (part >= panels * p->splits) return;
     multiply_split(w, operation, p, x, part / p->splits, part % p->splits);
     if (atomic_fetch_add_explicit(p->done, 1, memory_order_acq_rel) + 1 < panels * p->splits) return;
-    atomic_store_explicit(p->done, 0, memory_order_relaxed);  // for the next phase, a barrier away
+    atomic_store_explicit(p->done, 0, memory_order_relaxed);  // for the next use, which comes after a barrier
     add_splits(p);
     atomic_fetch_add_explicit(&w->s->projected, 1, memory_order_release);
 }
 
-// Sets how many addends each of the matrices gets; returns their number.
+// Sets the number of addends of each matrix; returns their sum.
 static size_t count_addends(lw_worker* w, uint32_t layer, lw_adapted first, size_t n) {
     size_t all = 0;
     for (size_t place = 0; place < n; ++place) {
@@ -158,7 +159,8 @@ void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted
     if (count == 0) return;
     w->projected += count + 1;
     if (w->thread == 0) list_addends(w, layer, first, n, x.cols);
-    const size_t parts = w->adapted.panels * splits_of(x.cols);  // of the largest adapter; others have fewer
+    const size_t parts = w->adapted.panels * splits_of(x.cols);  // of the largest adapter; smaller adapters skip the
+                                                                 // rest
     lw_taker items = lw_this_phase(w, w->adapted.n * n * parts);
     for (size_t item; lw_take_item(&items, &item);) {
         const projection p = projection_at(w, layer, first, item / parts % n, item / parts / n, x.cols);

@@ -1,10 +1,10 @@
-// Each thread looks at rows of its own, and keeps what it sees for itself until somebody asks (inputs.c).
+// Statistics of the inputs of matrices. Each thread counts its own rows in its own cells; inputs.c adds the cells up.
 #include "graph/observe.h"
 
 #include <math.h>
 
 static const lw_operation kinds[] = {LW_OP_QKV, LW_OP_ATTN_OUTPUT, LW_OP_GATE_UP, LW_OP_DOWN, LW_OP_HEAD};
-enum { IN_LAYER = LW_OBSERVED_IN_LAYER };  // of these; the head is there once
+enum { IN_LAYER = LW_OBSERVED_IN_LAYER };  // the first four are in each layer; there is one head
 
 size_t lw_observed_cells(const lw_session* s) { return (size_t)s->model->config.n_layers * IN_LAYER + 1; }
 
@@ -19,7 +19,7 @@ static lw_input_stats* cell_of(const lw_session* s, unsigned thread, lw_operatio
     return &s->observed[thread * lw_observed_cells(s) + before];
 }
 
-// Up to LW_GROUP inputs of one row, from input `first` on.
+// Counts up to LW_GROUP inputs of one row. The first is input `first`.
 static void observe_group(lw_input_stats* cell, const float* values, size_t n, size_t first) {
     float largest = 0, second = 0, total = 0;
     size_t at = 0;

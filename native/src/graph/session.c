@@ -1,4 +1,4 @@
-// Parts of a session's memory.
+// Hands out the parts of a session's memory.
 #include "graph/session.h"
 
 void* lw_take(lw_parts* parts, size_t bytes) {

@@ -1,7 +1,7 @@
-// The states that some layers keep of sequences: places for whole sequences, in a place one layer after the other.
+// The states of sequences in layers that keep one. A place holds all states of one sequence, layer after layer.
 //
-// So a place holds a state that has seen no guess, and what guesses would do to it: those that come true are brought in by
-// the next step, which reads the state anyway, and the others are forgotten where they lie.
+// The state in a place has seen no guess; the place also holds the inputs of the guesses. The next step reads the state
+// anyway, and applies the guesses that were accepted. Rejected guesses are overwritten later.
 #ifndef LW_GRAPH_STATES_H
 #define LW_GRAPH_STATES_H
 
@@ -13,22 +13,24 @@ typedef struct lw_states {
     size_t place_floats;  // a multiple of 16
     size_t* offsets;      // [n_layers] floats before a layer's part
     uint32_t max_guesses;
-    uint32_t* n_guesses;  // [n_places] that each remembers, and
-    uint32_t* n_begun;    // [n_places] will remember behind the steps that were begun
-    uint8_t* is_used;     // [n_places] while a batch is checked, and
-    uint32_t* n_copied;   // [n_places] what n_begun is behind its copies
+    uint32_t* n_guesses;  // [n_places] guesses in each place after the steps that have run
+    uint32_t* n_begun;    // [n_places] guesses in each place after the steps that have begun
+    uint8_t* is_used;     // [n_places] used while a batch is checked
+    uint32_t* n_copied;   // [n_places] n_begun after the batch's copies; used while a batch is checked
 } lw_states;
 
-// Places for states, in each `floats[i]` floats of layer i. False without memory: lw_states_close frees what there is.
+// Makes n_places places, each with floats[i] floats for layer i. Returns false without memory: then the caller frees
+// what there is by lw_states_close.
 bool lw_states_open(const size_t* floats, uint32_t n_layers, uint32_t n_places, uint32_t max_guesses, lw_states* out);
 void lw_states_close(lw_states* states);
-// Writes n_copied.
+// Writes n_copied: n_begun after the state copies of a batch.
 void lw_count_copied_guesses(const lw_states* states, const lw_batch* batch);
-// What places remember behind a batch that has been checked: in n_begun when it is begun, in n_guesses when it is run.
+// Writes the number of guesses in each place after a checked batch. `n` is n_begun when the batch is begun, and
+// n_guesses when it is run.
 void lw_note_guesses(const lw_states* states, uint32_t* n, const lw_batch* batch);
-// Nothing is begun and not run any more, of which something may have failed.
+// Resets n_begun to n_guesses. Call it when a step may have failed and no step is begun that has not run.
 void lw_forget_begun_guesses(const lw_states* states);
-// A thread's share of making copies (from, to) in their order.
+// Copies whole places (from, to) in the given order. Each thread calls it and copies its share of the floats.
 void lw_states_copy(const lw_states* states, const uint32_t* copies, uint32_t n_copies, unsigned thread,
                     unsigned n_threads);
 

@@ -1,4 +1,4 @@
-// What all parts of a step do with rows: norms, codes, products.
+// Functions on rows that all parts of a step use: norms, codes, products.
 #include "graph/worker.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes
     return lw_activations_at(w, w->rows, cols, codes, 0, values);
 }
 
-// Of rows in pairs the last one may have no partner, whose codes are read all the same.
+// If rows lie in pairs and the last row has no partner, kernels still read the partner's codes, so they must be 0.
 static void clear_partner(const lw_activations* x, size_t row, size_t first, size_t n) {
     if (row + 1 != x->rows || x->rows % x->row_block == 0) return;
     for (size_t k = first * LW_SEGMENT; k < (first + n) * LW_SEGMENT; k += 8) {
@@ -44,7 +44,7 @@ static void copy_segment(const lw_activations* out, size_t at, const lw_activati
     int8_t* to = (int8_t*)out->q + lw_q_offset(out, at, k);
     const int8_t* from = x->q + lw_q_offset(x, row, k);
     for (size_t i = 0; i < LW_SEGMENT; i += 8) memcpy(to + i * out->row_block, from + i * x->row_block, 8);
-    // Totals and scales of a row's segment lie together; in pairs a scale is there twice.
+    // Totals and scales of a row's segment are contiguous. If rows lie in pairs, each scale is stored twice.
     memcpy((int32_t*)out->totals + lw_totals_offset(out, at, k), x->totals + lw_totals_offset(x, row, k),
            LW_SEGMENT / 16 * sizeof(int32_t));
     for (size_t g = segment * LW_SEGMENT_GROUPS; g < (segment + 1) * LW_SEGMENT_GROUPS; ++g) {
@@ -112,12 +112,12 @@ static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, l
 
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized) {
     const size_t n = w->c->hidden_size;
-    // Every thread for itself: a row takes less time than waiting for each other.
+    // Every thread computes all rows itself: this takes less time than a barrier.
     if (w->rows <= LW_OWN_ROWS && !by.replaces) {
         const lw_own* own = &w->s->own[w->thread];
         const lw_activations out = lw_activations_in(w, n, &own->codes, own->norm);
         for (size_t row = 0; row < w->rows; ++row) normalize_row(w, &out, row, by, quantized);
-        const size_t values = w->thread == 0 ? n * w->rows : 0;  // bytes count once
+        const size_t values = w->thread == 0 ? n * w->rows : 0;  // bytes count once for all threads
         lw_charge_row(w, operation, 2 * values, quantized ? values : 0);
         return out;
     }
@@ -150,7 +150,7 @@ void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* product
 
 void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
                     const lw_activations* values, lw_adapted which) {
-    float *x = w->b->x, *result = w->b->norm;  // the output of the norm before has been read: `norm` is free
+    float *x = w->b->x, *result = w->b->norm;  // `norm` is free: the norm before this product has been read
     float* out = norm != NULL ? result : x;
     const lw_product product = which == LW_ADAPTED_COUNT ? lw_product_at(w, matrix, out, norm == NULL)
                                                          : lw_adapted_product_at(w, matrix, out, norm == NULL, which);
@@ -167,6 +167,6 @@ void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matri
 }
 
 void lw_keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
-    for (size_t i = 0; i < batch->n_logits; ++i)  // rows ascend, so none is overwritten before it is read
+    for (size_t i = 0; i < batch->n_logits; ++i)  // logit_rows ascend, so no row is overwritten before it is read
         memmove(buffer + i * cols, buffer + batch->logit_rows[i] * cols, cols * sizeof(float));
 }

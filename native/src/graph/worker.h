@@ -1,4 +1,4 @@
-// What the parts of a forward step share: one thread's view of it.
+// One thread's view of a forward step, and the functions that all parts of a step use.
 #ifndef LW_GRAPH_WORKER_H
 #define LW_GRAPH_WORKER_H
 
@@ -14,7 +14,7 @@ typedef struct lw_step_state {
     float* logits;
     lw_sampled* drawn;
     size_t n_rows;                     // tokens of the batch
-    lw_spans adapted, adapted_logits;  // of all rows, of those that get logits
+    lw_spans adapted, adapted_logits;  // spans of all rows; spans of the rows that get logits
     atomic_bool non_finite;
 } lw_step_state;
 
@@ -27,21 +27,23 @@ typedef struct lw_worker {
     lw_buffers* b;
     unsigned thread;
     size_t phase;
-    // Rows being worked on: all tokens; after the last attention those with logits, of a pooled model its results'.
+    // Rows being worked on: all tokens at first. After the last mixer: the rows that get logits. After the pooling of a
+    // pooled model: its results.
     size_t rows;
-    bool feeds_head;                        // what is not finite fails no step: nothing but guesses comes of it
-    lw_spans adapted;                       // spans of these rows that have adapters
-    size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
-    size_t projected;                       // low-rank inputs that there will be after it, in this step
+    bool feeds_head;                        // NaN and infinity do not fail the step: only guesses depend on them
+    lw_spans adapted;                       // of these rows
+    size_t n_addends[LW_ADAPTED_TOGETHER];  // of each matrix of the last lw_project
+    size_t projected;                       // value of s->projected when the low-rank inputs of the last lw_project are
+                                            // complete
     void* scratch;
-    lw_profile_thread* profile;  // or NULL
+    lw_profile_thread* profile;  // NULL unless profiled
 } lw_worker;
 
 static inline void lw_note_non_finite(const lw_worker* w) {
     if (!w->feeds_head) atomic_store(&w->step->non_finite, true);
 }
 
-// This thread's way through the items of the phase it has come to.
+// Hands out this thread's items of the current phase.
 static inline lw_taker lw_this_phase(const lw_worker* w, size_t items) {
     return (lw_taker){&w->s->phases[w->phase], items, w->s->config.n_threads, w->thread, false};
 }
@@ -52,50 +54,52 @@ static inline void lw_end_phase(lw_worker* w, lw_operation operation) {
     lw_profile_wait(w->profile, operation);
 }
 
-// Charges one row's work: so many floats read or written, and so many codes.
+// Charges work on one row: the number of floats and of codes (1 byte each) read or written.
 static inline void lw_charge_row(lw_worker* w, lw_operation operation, size_t floats, size_t codes) {
     lw_profile_work(w->profile, operation, 0, floats * sizeof(float) + codes, 0);
 }
 
-// The activations of one product: `cols` inputs whose codes are in `codes` and, for float matrices, values in f32.
+// The activations of one product: `cols` inputs, whose codes are in `codes`. For float matrices their values are in
+// f32.
 lw_activations lw_activations_in(const lw_worker* w, size_t cols, const lw_codes* codes, const float* values);
-// The same of `rows` rows whose codes begin `place` rows into `codes`.
+// The same for `rows` rows whose codes begin at row `place` of `codes`.
 lw_activations lw_activations_at(const lw_worker* w, size_t rows, size_t cols, const lw_codes* codes, size_t place,
                                  const float* values);
-// Segments first .. first + n - 1 of one row from their values.
+// Quantizes segments first .. first + n - 1 of one row.
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values);
-// Row `row` of x becomes row `at` of `out`, which has as many inputs but may have another layout.
+// Copies the codes of row `row` of x to row `at` of `out`. Both have the same number of inputs, but may differ in
+// layout.
 void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row);
 
-// What comes before some matrices: weight of the norm, NULL where there is none, and bias or NULL, the order of their inputs
-// or NULL, what the result is multiplied by, and whether it takes the place of the residual stream.
+// A norm before some matrices: weight (NULL: no norm), bias or NULL, the order of the matrices' inputs or NULL, and the
+// factor of the result. If `replaces` is true, the norm's result replaces the residual stream.
 typedef struct lw_norm {
     const float *weight, *bias, *order;
     float scale;
     bool replaces;
-    const float* of;  // the rows; NULL: the residual stream
+    const float* of;  // rows to normalize; NULL: the residual stream
 } lw_norm;
 
-// The one before a layer's attention or what has a state, with the order of its inputs; that before its FFN.
+// The norm before a layer's mixers, with the order of their inputs. The norm before the layer's FFN.
 lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order);
 lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order);
 
-// One row, by the model's kind of norm; out may be x.
+// Normalizes one row by the model's kind of norm; out may be x.
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias, size_t n);
 // The norm of the residual stream as floats and, if `quantized`, its codes.
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
-// A phase of products over the same activations.
+// A phase: `n` products that read the same activations.
 void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x);
-// x += the product, or its norm unless that is NULL, with a matrix whose low-rank inputs lw_project computes; with
-// LW_ADAPTED_COUNT it has none.
+// x += matrix * values, or x += norm(matrix * values) if `norm` is not NULL. lw_project has been called for adapted
+// matrix `which`; LW_ADAPTED_COUNT: the matrix cannot be adapted.
 void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* norm,
                     const lw_activations* values, lw_adapted which);
 void lw_put_in_order(float* out, const float* values, const float* order, size_t n);
-// out += bias, unless it is NULL.
+// out += bias, unless bias is NULL.
 void lw_add_vector(float* out, const float* bias, size_t n);
 
-// Whether products with this matrix read codes of the activations, not the floats themselves.
+// Whether products with this matrix read the activations' codes instead of their floats.
 static inline bool lw_reads_codes(const lw_worker* w, const lw_matrix* matrix) {
     return lw_is_quantized(matrix->type) && !w->s->config.float_activations;
 }
@@ -120,7 +124,7 @@ static inline lw_product lw_product_at(const lw_worker* w, const lw_matrix* matr
     return lw_product_of_rows(w, matrix, w->rows, out, add);
 }
 
-// The same for one of the matrices whose low-rank inputs lw_project computes.
+// The same for a matrix that adapters may change. lw_project computes its low-rank inputs.
 static inline lw_product lw_adapted_product_at(const lw_worker* w, const lw_matrix* matrix, float* out, bool add,
                                                lw_adapted which) {
     lw_product product = lw_product_at(w, matrix, out, add);
@@ -131,7 +135,7 @@ static inline lw_product lw_adapted_product_at(const lw_worker* w, const lw_matr
     return product;
 }
 
-// Values that matrices read: those of segment s of row r are at values + r * row_stride + s * segment_stride.
+// Values that matrices read: segment s of row r is at values + r * row_stride + s * segment_stride.
 typedef struct lw_inputs {
     const float* values;
     size_t cols, row_stride, segment_stride;
@@ -141,8 +145,8 @@ static inline lw_inputs lw_inputs_of(const lw_activations* x) {
     return (lw_inputs){x->f32, x->cols, x->cols, LW_SEGMENT};
 }
 
-// Where rows have adapters of matrix `first` or the n - 1 after it: their low-rank inputs, a phase without a barrier. What
-// others compute of it may not be there yet; products wait for it (low_rank.c).
+// A phase without a barrier: computes the low-rank inputs of matrices first .. first + n - 1, for rows with adapters of
+// them. On return, inputs that other threads compute may be missing; products wait for them (low_rank.c).
 void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x);
 
 // Moves the rows of a buffer that get logits to its beginning.

@@ -1,12 +1,12 @@
-// Attention over the whole batch: jobs of one tile of queries and one KV head each, or some of the heads that share latent
-// rows.
+// Attention over the whole batch. A job is one tile of queries and one KV head. In latent attention a job is one tile
+// and some of the heads, which all share the latent rows.
 //
-// A context so long that one thread would be at it when all others have finished is cut where its online softmax starts
-// afresh anyway: each split is a job of its own, and the thread that finishes the last one merges them, in the order in
-// which one thread would have.
+// A context that would keep one thread busy after the others have finished is split. The cuts are where the online
+// softmax restarts anyway. Each split is a job of its own. The thread that finishes the last split of a tile merges
+// them in the order in which one thread would have, so splitting changes no bit.
 #include "kinds/attend.h"
 
-// Of one of a tile's `jobs` jobs.
+// Floats of the softmax state of one job, if a tile of n_tokens is cut into `jobs` jobs.
 static size_t state_floats(const lw_attention_config* c, size_t jobs, size_t n_tokens) {
     const size_t rows = lw_attention_rows(n_tokens, c->n_heads / jobs);
     return lw_attention_state_floats(rows, lw_align_floats(lw_result_dim(c)));
@@ -16,10 +16,10 @@ static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t wind
     return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
 }
 
-// A job is too long when it is more than 1 / (4 * threads) of all work.
+// A job is too long if it is more than 1 / (JOBS_PER_THREAD * threads) of the phase's work.
 enum { JOBS_PER_THREAD = 4 };
 
-// Splits that the tokens seen by one tile are in.
+// The largest number of splits over which the tokens seen by one tile can spread.
 static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     const size_t context = s->model->config.context_length, window = tiling->window;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
@@ -30,7 +30,7 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
         const size_t longest = cached < context ? cached : context;
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
     }
-    // The first of them may be the last token of a split.
+    // The first token seen may be the last token of a split.
     return ((cached < seen ? cached : seen) + 2 * LW_SPLIT_TOKENS - 2) / LW_SPLIT_TOKENS;
 }
 
@@ -40,7 +40,7 @@ void lw_widen_splits(lw_session* s, const lw_tiling* tiling) {
     const size_t splits = most_splits(s, tiling);
     const size_t jobs = lw_tile_jobs(c, 1), most_jobs = lw_tile_jobs(c, c->n_heads);
     if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) return;
-    // One tile of the longest context, or several with fewer rows.
+    // Room for one tile of the longest context, or for several tiles with fewer rows.
     const size_t widest = state_floats(c, jobs, lw_tile_tokens(c, jobs));
     lw_attention_own* own = lw_attention_of(s);
     lw_widen(&own->split_floats, splits * jobs * widest);
@@ -48,20 +48,21 @@ void lw_widen_splits(lw_session* s, const lw_tiling* tiling) {
     lw_widen(&own->split_tiles, splits * (widest / state_floats(c, jobs, 1)));
 }
 
-// Pairs of queries and keys, within a few.
+// Pairs of a query and a key. This is an estimate: each query is charged all keys that its tile sees.
 static size_t cost_of(const lw_session* s, const lw_tile* tile, size_t window) {
     const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
     return tile->n_tokens * (seen.end - seen.first);
 }
 
-// What is left of the room for splits.
+// Room for splits that no tile has taken yet.
 typedef struct split_room {
     float* states;
     atomic_uint* done;
     size_t floats, tiles;
 } split_room;
 
-// Cuts tile `index` if there is room: it becomes its first split, the others follow the tiles there are.
+// Cuts tile `index` into splits if there is room. The tile becomes its own first split; the further splits are
+// appended.
 static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
     const size_t jobs = tiling->jobs;
     lw_tile* tile = &tiling->tiles[index];
@@ -79,14 +80,14 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
     *room = (split_room){room->states + floats, room->done + jobs, room->floats - floats, room->tiles - count};
 }
 
-// Tokens of a sequence that all of its tokens see within their windows; 0 where they see what is before them.
+// Number of tokens of the sequence that a query may see if attention is bidirectional; 0 if it is causal.
 static uint32_t length_of(const lw_session* s, const lw_batch* batch, const lw_tiling* tiling, uint32_t sequence) {
     if (!tiling->both_ways) return 0;
     if (s->texts != NULL && s->texts->seen != NULL) return s->texts->seen[sequence];
     return batch->query_start[sequence + 1] - batch->query_start[sequence];
 }
 
-// Jobs of a batch when each tile is `jobs` of them.
+// Jobs of the batch if each tile is cut into `jobs` jobs.
 static size_t all_jobs(const lw_batch* batch, const lw_attention_config* c, size_t jobs) {
     const size_t most = lw_tile_tokens(c, jobs);
     size_t tiles = 0;
@@ -95,7 +96,8 @@ static size_t all_jobs(const lw_batch* batch, const lw_attention_config* c, size
     return tiles * jobs;
 }
 
-// Each job turns latent rows around for itself: there are more of them only where threads would have none.
+// Each job of latent attention transposes the latent rows again, so tiles are cut further only if threads would be
+// idle.
 static size_t choose_jobs(const lw_session* s, const lw_batch* batch, const lw_attention_config* c) {
     size_t jobs = lw_tile_jobs(c, 1);
     while (c->latent_rank > 0 && jobs < c->n_heads && all_jobs(batch, c, jobs) < s->config.n_threads)
@@ -131,7 +133,7 @@ void lw_make_tiles(lw_session* s, const lw_batch* batch) {
     for (size_t i = 0; i < own->n_tilings; ++i) make_tiling(s, batch, &own->layers[i].tiling);
 }
 
-// Charges one job: the keys and values it reads, queries and results, two products for each token seen.
+// Charges one job: the keys and values it reads, its queries and results, and two products for each token seen.
 static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
     if (w->profile == NULL) return;
     const size_t dims = job->kv.head_dim + job->kv.value_dim;
@@ -141,7 +143,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
         if (read.first < begin) read.first = begin;
         if (read.end > begin + LW_SPLIT_TOKENS) read.end = begin + LW_SPLIT_TOKENS;
     }
-    size_t seen = 0;  // by all queries
+    size_t seen = 0;  // tokens seen, summed over all queries
     for (size_t i = 0; i < job->n_tokens; ++i) {
         const lw_tokens one = lw_attention_tokens(job->first_position + i, 1, job->window, job->length);
         const size_t first = one.first > read.first ? one.first : read.first;
@@ -153,7 +155,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
     lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
 }
 
-// Job `number` of a tile. Returns false while other splits of it are missing.
+// Runs job `number` of a tile. Returns false while other splits of the job are unfinished.
 static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_attention_job* job, const lw_tile* tile,
                        size_t number) {
     if (tile->n_splits == 0) {
@@ -165,7 +167,7 @@ static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_atte
     w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
     atomic_uint* done = &tile->done[number];
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < tile->n_splits) return false;
-    atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
+    atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, which starts after a barrier
     w->ops->attention_merge(job, states, tile->n_splits);
     return true;
 }
@@ -177,7 +179,7 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
     }
 }
 
-// Columns first .. first + n - 1 of a tile's results.
+// Multiplies columns first .. first + n - 1 of a tile's results by the output gate.
 static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
     const lw_attention_config* c = &layer->config.attention;
     const lw_attention_own* own = lw_attention_of(w->s);
@@ -186,7 +188,7 @@ static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, 
         float* values = own->attn + row * outputs + first;
         const float* gate = own->gate + row * layer->attn_gate.rows;
         if (c->output_gate == 1) w->ops->sigmoid_mul(values, gate + first, values, n);
-        float* same = w->scratch;  // one number for all of a head
+        float* same = w->scratch;  // the head's gate value, repeated
         for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
             for (size_t k = 0; k < head; ++k) same[k] = gate[(first + i) / head];
             w->ops->sigmoid_mul(values + i, same, values + i, head);
@@ -194,7 +196,8 @@ static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, 
     }
 }
 
-// A prediction head has nothing at the first token, and one query in each tile: that sees all but this.
+// A prediction head has no key at position 0, and each of its tiles has one query. A window of `position` tokens lets
+// this query see every token but the first.
 static size_t window_of(const lw_worker* w, const lw_layer* layer, const lw_tile* tile) {
     return layer->config.mtp ? w->b->position[tile->first_row] : layer->config.attention.window;
 }
@@ -204,7 +207,8 @@ static const lw_tiling* tiling_of(const lw_session* s, uint32_t index) {
     return &own->layers[own->layers[index].tiling_of].tiling;
 }
 
-// Where a job's results are whole segments and all rows go on, the thread that computed the results quantizes them.
+// If each job's results are whole segments and no rows are dropped after this layer, the thread that computed the
+// results also quantizes them.
 bool lw_attend_makes_codes(const lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
@@ -226,7 +230,7 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
     const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, of.out);
     lw_taker items = lw_this_phase(w, jobs);
     for (size_t item; lw_take_item(&items, &item);) {
-        // Late tiles see the most keys: they go first, so that none is left over at the end.
+        // Late tiles see the most keys. They go first, so that no long job is left over at the end of the phase.
         const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / tile_jobs];
         const size_t head = item % tile_jobs;
         const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
@@ -247,7 +251,7 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
                                       .scratch = w->scratch};
         const bool complete = attend_job(w, c, &job, tile, head);
         if (complete && c->output_gate) pass_gate(w, layer, tile, head * job_cols, job_cols);
-        charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
+        charge_attention(w, &job, tile);  // after the work: a charge takes the time since the last charge
         if (complete && of.finish != NULL)
             of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * group, group);
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);

@@ -1,4 +1,5 @@
-// Attention: what Q, K and V go through, the cache, and the output projection. Queries meet keys in attend.c.
+// Attention: biases, norms and RoPE of Q, K and V, the KV cache, and the output projection. Queries meet keys in
+// attend.c.
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include "kinds/latent.h"
 #include "ops/math.h"
 
-// Layers that read the keys and values of an earlier one.
+// Checks a layer that may read the keys and values of an earlier layer.
 static lw_status check_shared_kv(const lw_place* at, const lw_model_config* model, uint32_t layer) {
     const lw_attention_config* c = &model->layers[layer].attention;
     LW_RETURN_IF_FAILED(lw_check_range(at, "shares_kv", c->shares_kv, 0, layer > 0 && !model->pooled));
@@ -33,7 +34,7 @@ static lw_status check_turned(const lw_place* at, const lw_model_config* model, 
     return lw_check_range(at, "rotated dimensions", model->ropes[c->rope].rotated, 2, c->head_dim);
 }
 
-// Slopes of all layers are those of the first layer that has attention.
+// All layers share the ALiBi slopes of the first layer that has attention, so their configs must agree with it.
 static lw_status check_slopes(const lw_place* at, const lw_model_config* model, const lw_attention_config* c) {
     const lw_layer_config* first = model->layers;
     while (first->attention.n_heads == 0) ++first;
@@ -139,7 +140,7 @@ static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
            lw_result_dim(t->heads) == lw_result_dim(c);
 }
 
-// Finds the layer's tiling, which is a new one if no layer before it sees alike and has the same heads.
+// Finds the layer's tiling. A new one is added unless an earlier layer has the same window, direction and heads.
 static void find_tiling(lw_session* s, const lw_attention_config* c, uint32_t index) {
     lw_attention_own* own = lw_attention_of(s);
     size_t at = 0;
@@ -148,7 +149,7 @@ static void find_tiling(lw_session* s, const lw_attention_config* c, uint32_t in
     if (at < own->n_tilings) return;
     own->layers[own->n_tilings++].tiling = (lw_tiling){.window = c->window, .both_ways = c->both_ways, .heads = c};
     lw_widen_splits(s, &own->layers[at].tiling);
-    // With most jobs a tile is as many rows as it can be.
+    // With the most jobs, a tile has the most tokens.
     const size_t jobs = lw_tile_jobs(c, c->n_heads), dim = lw_align_floats(lw_key_dim(c));
     lw_widen(&own->tile_jobs, jobs);
     lw_widen(&s->widths.scratch,
@@ -194,7 +195,7 @@ static size_t attention_inputs(const lw_worker* w, const lw_layer* layer, lw_mix
     return n;
 }
 
-// The norm of Q or K: of each head, or of all together.
+// The norm of Q or K (qk_norm): of each head by itself, or of all heads together.
 static void normalize_heads(const lw_worker* w, const lw_attention_config* c, float* heads, size_t n_heads,
                             const float* norm) {
     if (norm == NULL) return;
@@ -209,7 +210,7 @@ static void normalize_heads(const lw_worker* w, const lw_attention_config* c, fl
     for (size_t i = 0; i < n_heads * dim; i += n) w->ops->rmsnorm(heads + i, heads + i, norm, n, w->c->rms_norm_eps);
 }
 
-// NaN stays what it is.
+// Clips to -most .. most, unless `most` is 0. NaN stays NaN.
 static void limit(float* x, size_t n, float most) {
     if (most == 0) return;
     for (size_t i = 0; i < n; ++i) x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
@@ -222,7 +223,7 @@ static void turn_heads(const lw_worker* w, const lw_attention_config* c, size_t 
     for (size_t h = 0; h < n_heads; ++h) w->ops->rope(heads + h * c->head_dim, cosine, sine, rotated);
 }
 
-// One row's heads of Q or K: norm, limits and RoPE, in the order that the layer has them.
+// Norm, clipping and RoPE of one row's heads of Q or K, in the order that the layer's qk_norm asks for.
 static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t row, float* heads, size_t n_heads,
                        const float* norm) {
     const bool turned = c->qk_norm == LW_QK_NORM_TURNED;
@@ -232,7 +233,7 @@ static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t 
     if (turned) normalize_heads(w, c, heads, n_heads, norm);
 }
 
-// What the query at a position is multiplied by.
+// The factor of the query at a position.
 static float query_scale(const lw_attention_config* c, uint32_t position) {
     const float scale = lw_score_scale(c);
     if (c->position_beta == 0) return scale;
@@ -240,7 +241,7 @@ static float query_scale(const lw_attention_config* c, uint32_t position) {
     return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));
 }
 
-// Values are done with before the keys that they may be turn.
+// Values come first: they may be copies of the keys before norm and RoPE.
 static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t size = (size_t)c->n_kv_heads * c->head_dim;
@@ -255,14 +256,14 @@ static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size
     make_heads(w, c, row, k, c->n_kv_heads, layer->k_norm);
 }
 
-// What an FFN beside attention reads is kept before attention's result is added to it.
+// An FFN in parallel with attention reads x before attention's result is added, so x is copied.
 static void keep_before(const lw_worker* w, const lw_layer* layer, size_t row) {
     const size_t hidden = w->c->hidden_size, at = row * hidden;
     if (layer->config.wiring != LW_IN_TURN) memcpy(w->b->before + at, w->b->x + at, hidden * sizeof(float));
 }
 
-// Bias, QK norm, RoPE and scaling of one row. No thread reads the residual stream meanwhile: the bias of the
-// output projection is added to it.
+// Bias, QK norm, RoPE and scaling of one row. The bias of the output projection is added to the residual stream here,
+// because no other thread reads the stream in this phase.
 static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t q_size = (size_t)c->n_heads * c->head_dim, kv_size = (size_t)c->n_kv_heads * c->head_dim;
@@ -281,7 +282,7 @@ static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
 }
 
-// Keys and values of some rows to the cache, as many at once as lie in one block.
+// Writes the keys and values of rows row .. end - 1 to the cache. Rows in the same block are one write.
 static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
     const lw_batch* batch = w->step->batch;
     const lw_attention_own* own = lw_attention_of(w->s);
@@ -299,9 +300,10 @@ static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
     }
 }
 
-// Rows that a thread takes together: keys of neighbours share cache lines, which no two threads should write by turns.
+// Number of rows that a thread takes at once. Keys of neighbouring tokens share cache lines, and two threads should not
+// write to the same line in turns.
 static size_t rows_together(const lw_worker* w) {
-    enum { MOST = 64 / sizeof(float), SHARES = 4 };  // a cache line of keys; of each thread
+    enum { MOST = 64 / sizeof(float), SHARES = 4 };  // tokens in a cache line of keys; shares for each thread
     const size_t n = w->rows / (w->s->config.n_threads * SHARES);
     return n < 1 ? 1 : n < MOST ? n : MOST;
 }
@@ -318,13 +320,14 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     lw_end_phase(w, LW_OP_ROTATE);
 }
 
-// The input of the output projection: the result of attention in its order, and its codes unless they are there already.
+// The input of the output projection: attention's result in the matrix's input order, and its codes unless lw_attend
+// has made them.
 static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool have_codes) {
     const size_t cols = layer->attn_output.cols;
     const float* order = layer->attn_output_order;
     const bool quantized = lw_reads_codes(w, &layer->attn_output);
     const lw_attention_own* own = lw_attention_of(w->s);
-    float* values = order != NULL ? own->q : own->attn;  // queries are not needed any more
+    float* values = order != NULL ? own->q : own->attn;  // the queries are no longer needed
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
     if (have_codes || (order == NULL && !quantized)) return out;
     lw_taker items = lw_this_phase(w, w->rows);

@@ -1,4 +1,4 @@
-// How numbers of a program are checked: each message names the place, the field, its value and what would be accepted.
+// Checks of the numbers in a program. Each message names the place, the field, its value and what would be accepted.
 #ifndef LW_KINDS_CHECK_H
 #define LW_KINDS_CHECK_H
 
@@ -15,7 +15,7 @@ lw_status lw_check_range(const lw_place* at, const char* field, uint64_t value, 
 lw_status lw_check_flag(const lw_place* at, const char* field, uint32_t value);
 lw_status lw_check_number(const lw_place* at, const char* field, double value, double least, double most);
 lw_status lw_check_multiple(const lw_place* at, const char* field, uint32_t value, uint32_t of);
-// The config of a part that a layer does not have, `bytes` bytes: all of them must be 0.
+// Checks the config of a part that a layer does not have: all of its `bytes` bytes must be 0.
 lw_status lw_check_absent(const lw_place* at, const char* what, const void* config, size_t bytes);
 
 #endif

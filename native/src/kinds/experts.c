@@ -1,8 +1,9 @@
-// The FFN of a layer with experts: each works on the rows that have chosen it, as on a batch of its own.
+// The FFN of a layer with experts. Each expert works on the rows that have chosen it, as on a batch of its own.
 //
-// The rows' codes are made once and gathered by expert. All experts, and the shared one, which is a group of all rows, go
-// through gate and up in one phase and through down in another, into results of their own for each row and expert; these
-// are added up row by row in the order of choice, so no result depends on what other rows there are.
+// Each row is quantized once, and its codes are gathered into one group for each expert. The shared expert is a group
+// of all rows. All groups go through gate and up in one phase, and through down in another. Each pair of row and expert
+// has a result of its own. A row's results are added in the order in which it chose its experts, so they do not depend
+// on other rows.
 #include <string.h>
 
 #include "graph/observe.h"
@@ -26,7 +27,7 @@ static lw_status check_router(const lw_place* at, const lw_ffn_config* c) {
     return lw_check_range(at, "n_used", c->n_used, 1, c->n_experts / c->n_groups * c->groups_used);
 }
 
-// All experts' outputs are rows of one matrix.
+// The matrices of all experts are stacked, so the number of their rows is bounded, too.
 static lw_status check_experts(const lw_model_config* model, uint32_t layer) {
     const lw_ffn_config* c = &model->layers[layer].ffn;
     if (c->kind != LW_FFN_EXPERTS) return LW_OK;
@@ -126,7 +127,7 @@ static void take_experts(lw_session* s, lw_parts* parts) {
     lw_experts_own* e = lw_experts_of(s);
     const size_t rows = s->config.max_batch_tokens, chosen = rows * e->n_used, row = chosen * sizeof(float);
     const size_t groups = (e->n_experts < chosen ? e->n_experts : chosen) + 1;
-    const size_t gathered = chosen + groups;  // rows lie in pairs
+    const size_t gathered = chosen + groups;  // one spare row for each group: codes of rows lie in pairs
     const size_t hidden = lw_round_up(s->widths.hidden, LW_SEGMENT), size = lw_round_up(e->size, LW_SEGMENT);
     const size_t shared = lw_round_up(e->shared_size, LW_SEGMENT);
     const size_t activated = chosen * size + rows * shared;
@@ -155,7 +156,7 @@ static size_t size_of(const lw_layer* layer, const lw_expert_group* group) {
     return is_shared(group) ? layer->config.ffn.shared_size : layer->config.ffn.size;
 }
 
-// The input of a group's gate and up. One row has nothing to gather.
+// The input of a group's gate and up. If the batch has one row, it is not gathered.
 static lw_activations input_of(const lw_worker* w, const lw_expert_group* group, const lw_activations* x) {
     const lw_experts_own* e = lw_experts_of(w->s);
     if (is_shared(group) || w->rows == 1) return *x;
@@ -163,13 +164,13 @@ static lw_activations input_of(const lw_worker* w, const lw_expert_group* group,
     return lw_activations_at(w, group->rows, hidden, &e->in, group->place, e->in_values + group->first * hidden);
 }
 
-// Where a group's results begin in a buffer with `size` floats for each row of an expert.
+// Start of a group's results in a buffer that has `size` floats for each row of an expert.
 static float* part_of(const lw_worker* w, const lw_layer* layer, const lw_expert_group* group, float* buffer,
                       size_t size) {
     return buffer + (is_shared(group) ? chosen_rows(w, layer) : group->first) * size;
 }
 
-// What a group's down projection reads.
+// The input of a group's down projection.
 static lw_activations activated_of(const lw_worker* w, const lw_layer* layer, const lw_expert_group* group) {
     const lw_experts_own* e = lw_experts_of(w->s);
     const size_t size = size_of(layer, group), whole = lw_round_up(layer->config.ffn.size, LW_SEGMENT);
@@ -178,7 +179,7 @@ static lw_activations activated_of(const lw_worker* w, const lw_layer* layer, co
     return lw_activations_at(w, group->rows, size, &e->activated, group->place, values);
 }
 
-// Of what goes before down: gate and up, or up alone.
+// Number of matrices before down: gate and up, or up alone.
 static size_t inner_matrices(const lw_layer* layer) { return layer->config.ffn.ungated ? 1 : 2; }
 
 static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, const lw_activations* x) {
@@ -233,13 +234,13 @@ static void gather(lw_worker* w, const lw_activations* x, bool codes, bool value
     lw_end_phase(w, LW_OP_ROUTE);
 }
 
-// Panels first .. first + n - 1 of a group's down projection.
+// Computes panels first .. first + n - 1 of a group's down projection.
 static void multiply_down(lw_worker* w, const lw_layer* layer, const lw_expert_group* group, size_t first, size_t n) {
     const size_t hidden = w->c->hidden_size, panels = hidden / LW_PANEL;
     const lw_matrix* down = is_shared(group) ? &layer->down : &layer->experts_down;
     const size_t before = is_shared(group) ? 0 : group->expert * panels;
     const lw_activations x = activated_of(w, layer, group);
-    // Kernels add the number of the panel times 32 to the row's address.
+    // Kernels add panel number * LW_PANEL to the row's address. Here panels of earlier experts are subtracted.
     float* to = part_of(w, layer, group, lw_experts_of(w->s)->out, hidden) - before * LW_PANEL;
     const lw_product p = lw_product_of_rows(w, down, group->rows, to, false);
     const lw_matmul_worker self = {w->scratch, w->profile, LW_OP_DOWN};
@@ -250,7 +251,7 @@ static void multiply_down(lw_worker* w, const lw_layer* layer, const lw_expert_g
     }
 }
 
-// What a group has to do in the phase of an operation: panels of gate and up, or of down.
+// Number of work items of a group in a phase: panels of gate and up, or of down.
 static size_t items_of(const lw_worker* w, const lw_layer* layer, const lw_expert_group* group,
                        lw_operation operation) {
     if (operation == LW_OP_DOWN) return w->c->hidden_size / LW_PANEL;
@@ -267,7 +268,7 @@ static void take_items(lw_worker* w, const lw_layer* layer, size_t index, const 
     lw_gate_up_take(&g, first, first + n);
 }
 
-// A phase of gate and up, or of down, over groups first .. last - 1.
+// A phase over groups first .. last - 1: gate and up, or down.
 static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activations* x, lw_operation operation,
                             size_t first, size_t last) {
     const lw_experts_own* e = lw_experts_of(w->s);
@@ -275,7 +276,7 @@ static void multiply_groups(lw_worker* w, const lw_layer* layer, const lw_activa
     for (size_t i = first; i < last; ++i) all += items_of(w, layer, &e->groups[i], operation);
     lw_taker items = lw_this_phase(w, all);
     while (lw_take_share(&items, &begin, &end)) {
-        size_t before = 0;  // items of the groups before
+        size_t before = 0;  // items of the groups before group i
         for (size_t i = first; before < end; ++i) {
             const size_t n = items_of(w, layer, &e->groups[i], operation);
             const size_t from = begin > before ? begin - before : 0, to = end - before < n ? end - before : n;
@@ -320,7 +321,8 @@ static void combine(lw_worker* w, const lw_layer* layer) {
     lw_end_phase(w, LW_OP_COMBINE);
 }
 
-// x += what own_norms make of a row's results.
+// x += a row's results. With own_norms there is a norm of the experts' sum, one of the shared expert's result, and one
+// of both together.
 static void combine_normed(lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_experts_own* e = lw_experts_of(w->s);
     const size_t hidden = w->c->hidden_size, used = layer->config.ffn.n_used;
@@ -336,7 +338,8 @@ static void combine_normed(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_add_vector(w->b->x + row * hidden, sum, hidden);
 }
 
-// Router, shared expert and the others read norms of their own, which are made one after the other.
+// The router, the shared expert and the routed experts each read x through a norm of their own. The norms share a
+// buffer, so each one is computed when the result of the one before has been read.
 static void experts_with_norms(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const bool gated = !layer->config.ffn.ungated;
     const lw_matrix *shared[] = {&layer->up, gated ? &layer->gate : &layer->up},

@@ -4,14 +4,14 @@
 #include "graph/observe.h"
 #include "kinds/kind.h"
 
-// Of a layer without an FFN, in the place of check_ffn.
+// Checks the config of a layer without an FFN.
 static lw_status check_nothing_else(const lw_place* at, const lw_model_config* model, uint32_t layer) {
     const lw_layer_config* c = &model->layers[layer];
     if (c->attention.n_heads == 0 && c->state.kind == LW_NO_STATE)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %skind is %d, and the layer has neither attention nor a state",
                        at->text, (int)c->ffn.kind);
     lw_ffn_config rest = c->ffn;
-    rest.kind = LW_FFN_GATED;  // which is 0
+    rest.kind = LW_FFN_GATED;  // the value 0
     return lw_check_absent(at, "FFN", &rest, sizeof rest);
 }
 
@@ -68,8 +68,9 @@ static lw_tensor_spec gated_tensor(const lw_model_config* model, const lw_layer_
 
 enum {
     SEGMENT_PANELS = LW_SEGMENT / LW_PANEL,
-    // Weights are prefetched in the order of one matrix, so each change to the other costs a wait for memory: where
-    // weights are what steps wait for, runs are long. (Zen 5, 1B, one row: runs of 1 segment 32 GB/s.)
+    // Weights are prefetched in the order of one matrix, so each switch to the other matrix costs a wait for memory.
+    // Steps of few rows wait for weights most of the time, so their runs are long. (Zen 5, 1B, one row: runs of 1
+    // segment 32 GB/s.)
     FEW_ROWS = 8,
     LONG_RUN = 8,
 };
@@ -78,13 +79,13 @@ size_t lw_run_of(size_t rows) { return rows <= FEW_ROWS ? LONG_RUN : 1; }
 
 static size_t panels_of_size(size_t size) { return (size + LW_PANEL - 1) / LW_PANEL; }
 
-// Panels of run `run` of one of the two matrices.
+// Number of panels of run `run` in gate, and in up.
 static size_t panels_of(const lw_gate_up* g, size_t run) {
     const size_t all = g->run * SEGMENT_PANELS, left = panels_of_size(g->size) - run * all;
     return left < all ? left : all;
 }
 
-// Where row `row` of a segment is in gate or up.
+// Address of row `row` of a segment in the results of gate or up.
 static float* segment_row(const lw_gate_up* g, float* buffer, size_t segment, size_t row) {
     if (g->quantized) return buffer + (segment * g->rows + row) * LW_SEGMENT;
     return buffer + row * g->size + segment * LW_SEGMENT;
@@ -95,7 +96,7 @@ static void multiply_panel(const lw_gate_up* g, size_t run, lw_rows rows, size_t
                  segment = panel / SEGMENT_PANELS;
     const lw_product* p = place < n ? &g->gate : &g->up;
     float* to = place < n ? g->gate_to : g->up_to;
-    // Kernels add the number of the panel times 32 to the row's address.
+    // Kernels add panel number * LW_PANEL to the row's address. Here panels of earlier experts are subtracted.
     lw_output out = {to - g->first_panel * LW_PANEL, g->size, false};
     if (g->quantized)
         out = (lw_output){segment_row(g, to, segment, 0) - segment * LW_SEGMENT - g->first_panel * LW_PANEL, LW_SEGMENT,
@@ -136,7 +137,7 @@ static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
         activate_segment(g, segment, rows);
 }
 
-// Up to `most` panels of one run and one piece of its rows, from item `item` on; returns how many.
+// Computes up to `most` panels of one run and one piece of its rows, starting at item `item`. Returns how many.
 static size_t take_of_piece(lw_gate_up* g, size_t item, size_t most) {
     const size_t of_run = g->matrices * g->run * SEGMENT_PANELS * g->cuts.n, run = item / of_run;
     const size_t all = g->matrices * panels_of(g, run);
@@ -145,7 +146,7 @@ static size_t take_of_piece(lw_gate_up* g, size_t item, size_t most) {
     for (size_t place = first; place < first + n; ++place) multiply_panel(g, run, rows, place);
     atomic_uint* done = &g->runs_done[run * g->cuts.n + piece];
     if (atomic_fetch_add_explicit(done, (unsigned)n, memory_order_acq_rel) + n == all) {
-        atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
+        atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, which starts after a barrier
         activate_run(g, run, rows);
     }
     return n;
@@ -156,8 +157,8 @@ void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end) {
 }
 
 typedef struct ffn_own {
-    size_t size;                   // of the widest layer
-    atomic_uint* run_panels_done;  // [segments of size][LW_MAX_CUTS] panels done of each run, between phases all 0
+    size_t size;                   // maximum over the layers
+    atomic_uint* run_panels_done;  // [segments of size][LW_MAX_CUTS] panels done of each run; all 0 between phases
 } ffn_own;
 
 static bool has_ffn(const lw_model_config* model, const lw_layer_config* layer) {
@@ -214,7 +215,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
     return g.out;
 }
 
-// The residual stream has been read and added to: what comes is its next norm.
+// Call after the down projection: no thread reads the residual stream until the next norm.
 static void add_down_bias(lw_worker* w, const float* bias) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);

@@ -1,10 +1,9 @@
-// Gate and up projections, activation and quantization in one phase, for a layer's FFN or for
-// each expert of some rows.
+// Gate and up projections, activation and quantization in one phase, for a layer's FFN or for each expert.
 //
-// Work goes out panel by panel in the order of the segments of the result: the panels of gate of a run of segments, then
-// those of up; where rows are cut, all of them for one piece of the rows and then for the next. The thread that
-// finishes the last panel of a run's piece activates and quantizes the piece while it is in a cache. Rows of one segment
-// lie together, so a panel's results fall on consecutive lines.
+// A run is a few consecutive segments of the result. Work goes out panel by panel, run after run: first the run's
+// panels of gate, then its panels of up. If rows are cut into pieces, all panels of a run are computed for one piece,
+// then for the next. The thread that finishes the last panel of a run and piece activates and quantizes it while it is
+// in a cache. Rows of one segment lie together, so a panel's results fall on consecutive cache lines.
 #ifndef LW_KINDS_FFN_H
 #define LW_KINDS_FFN_H
 
@@ -13,22 +12,22 @@
 typedef struct lw_gate_up {
     lw_worker* w;
     const lw_ffn_config* config;
-    size_t matrices;  // 2, or 1: gate alone
+    size_t matrices;  // 2, or 1: `gate` alone is used
     lw_product gate, up;
     const float *gate_bias, *up_bias;  // [size], or NULL
     lw_activations in, out;
-    size_t rows, size;       // outputs of gate and of up
-    size_t first_panel;      // of the matrices' panels
-    float *gate_to, *up_to;  // [segments of size][rows][LW_SEGMENT], or [rows][size] where down reads floats
-    atomic_uint* runs_done;  // [runs][pieces] panels done, between phases all 0
+    size_t rows, size;       // rows of the input; outputs of gate, and of up
+    size_t first_panel;      // number of the first panel in the matrices, where experts are stacked
+    float *gate_to, *up_to;  // [segments of size][rows][LW_SEGMENT], or [rows][size] if down reads floats
+    atomic_uint* runs_done;  // [runs][pieces] panels done; all 0 between phases
     lw_cuts cuts;
-    size_t run;      // segments
+    size_t run;      // segments in a run
     bool quantized;  // down reads codes
 } lw_gate_up;
 
-// How many segments go together: few rows wait for weights, in the order of one matrix.
+// Number of segments in a run. With few rows runs are long: each switch between gate and up costs a wait for weights.
 size_t lw_run_of(size_t rows);
-// Items begin .. end - 1 of all: the panels of gate and up, for each piece of the rows.
+// Computes items begin .. end - 1 of the phase. Items are the panels of gate and up, for each piece of the rows.
 void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end);
 
 #endif

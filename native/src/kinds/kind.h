@@ -1,5 +1,5 @@
-// What a layer can be made of. Each kind of part has a file with a row: which numbers it accepts, which tensors and buffers it
-// needs, what it computes.
+// The kinds of parts that a layer can have. Each kind is a file with one lw_kind: which numbers the kind accepts, which
+// tensors and buffers it needs, what it computes.
 #ifndef LW_KINDS_KIND_H
 #define LW_KINDS_KIND_H
 
@@ -9,59 +9,60 @@
 #include "graph/worker.h"
 #include "kinds/check.h"
 
-// A tensor that a program has, or has not.
+// A tensor that a program may have.
 typedef struct lw_tensor_spec {
     const char* name;  // for messages; NULL: the role belongs to another kind
     uint32_t rows, cols;
     bool wanted;     // the program has this tensor
-    bool is_vector;  // its destination is a float*, else an lw_matrix
-    size_t place;    // offset of the destination in lw_layer, or in lw_model or lw_dense
+    bool is_vector;  // the destination is a float*, otherwise an lw_matrix
+    size_t place;    // offset of the destination in lw_layer, lw_model or lw_dense
 } lw_tensor_spec;
 
-// A matrix that reads norm(x) before the mixers, the buffer for its product, and which adapted matrix it is:
-// LW_ADAPTED_COUNT if none.
+// A matrix that reads norm(x) before the mixers (attention and states), and the buffer for its product. `which` is its
+// number among the matrices that adapters may change, LW_ADAPTED_COUNT if they may not.
 typedef struct lw_mixer_input {
     const lw_matrix* matrix;
     float* out;
     lw_adapted which;
 } lw_mixer_input;
-enum { LW_MOST_MIXER_INPUTS = 6 };  // of one kind
+enum { LW_MOST_MIXER_INPUTS = 6 };  // maximum for one kind
 
-// One kind of part. A function that the kind does not need is NULL.
+// One kind of part. Functions that the kind does not need are NULL.
 typedef struct lw_kind {
-    // Of a program. The kinds before this one have checked the layer already.
+    // Functions of a program. `check` may rely on the checks of the kinds before this one in lw_kind_number.
     lw_status (*check)(const lw_model_config* model, uint32_t layer);
     lw_tensor_spec (*tensor)(const lw_model_config* model, const lw_layer_config* layer, lw_role role);
-    // Whether a layer has such a part; what follows is called for these layers only.
+    // Whether a layer has this kind of part. The functions below are called for these layers only.
     bool (*has)(const lw_model_config* model, const lw_layer_config* layer);
-    // Floats that the layer keeps of each sequence.
+    // Number of floats that the layer keeps of each sequence.
     size_t (*kept_floats)(const lw_model_config* model, const lw_layer_config* layer, uint32_t max_guesses);
 
-    // Of a session: s->of_kind[number] has `own_bytes`, and `own_bytes_of_layer` for each layer of the model, all 0 at first.
+    // Functions of a session. s->of_kind[number] has `own_bytes` bytes, and `own_bytes_of_layer` for each layer of the
+    // model. All bytes are 0 at first.
     size_t own_bytes, own_bytes_of_layer;
-    // Widens s->widths and what the session has of this kind, so that the layer finds room.
+    // Widens s->widths and the kind's own widths so that the layer fits.
     void (*widen)(lw_session* s, const lw_layer* layer, uint32_t index);
-    // Takes the kind's buffers: called twice, to add up sizes and to take them.
+    // Takes the kind's buffers. Called twice: first to add up their sizes, then to place them.
     void (*take)(lw_session* s, lw_parts* parts);
 
-    // Of a step. Before the threads begin; behind the embedding.
+    // Functions of a step. `prepare` is called before the threads begin. Each thread calls `begin` after the embedding.
     void (*prepare)(lw_session* s, const lw_batch* batch);
     void (*begin)(lw_worker* w);
-    // Mixers, which mix the rows of a sequence. The matrices that read norm(x), and which of the adapted ones read it:
-    // `n_adapted` from `first_adapted` on.
+    // Only for mixers, the parts that mix the rows of a sequence. `inputs` lists the matrices that read norm(x). Among
+    // the matrices that adapters may change, `n_adapted` from `first_adapted` on read norm(x).
     size_t (*inputs)(const lw_worker* w, const lw_layer* layer, lw_mixer_input found[LW_MOST_MIXER_INPUTS]);
     lw_adapted first_adapted, n_adapted;
-    // Makes the result from the products, for all rows.
+    // Computes the mixer's result from the products, for all rows.
     void (*mix)(lw_worker* w, const lw_layer* layer, uint32_t index);
-    // x += the output projection of the result, for the rows that go on.
+    // x += the output projection of the result, for the rows that later layers need.
     void (*add)(lw_worker* w, const lw_layer* layer, uint32_t index);
-    // Behind the last mixer one thread moves the rows that get logits to the beginning of the kind's buffers.
+    // After the last mixer, one thread moves the rows that get logits to the beginning of the kind's buffers.
     void (*keep)(lw_worker* w, const lw_layer* layer);
-    // What comes behind the mixers of a layer: x += all of it.
+    // Only for parts after a layer's mixers, such as the FFN. Computes the part and adds its result to x.
     void (*run)(lw_worker* w, const lw_layer* layer, uint32_t index);
 } lw_kind;
 
-// In the order in which a program is checked and a layer runs.
+// The order in which a program is checked and the parts of a layer run.
 typedef enum lw_kind_number {
     LW_KIND_ATTENTION,
     LW_KIND_LATENT,
@@ -81,7 +82,7 @@ static inline void lw_widen(size_t* width, size_t wanted) {
     ((lw_tensor_spec){name, rows, cols, wanted, false, offsetof(struct_name, field)})
 #define LW_VECTOR_SPEC(struct_name, field, name, size, wanted) \
     ((lw_tensor_spec){name, 1, size, wanted, true, offsetof(struct_name, field)})
-// Of a layer.
+// Tensors of a layer.
 #define LW_MATRIX(field, name, rows, cols, wanted) LW_MATRIX_SPEC(lw_layer, field, name, rows, cols, wanted)
 #define LW_VECTOR(field, name, size, wanted) LW_VECTOR_SPEC(lw_layer, field, name, size, wanted)
 

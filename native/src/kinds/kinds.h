@@ -12,7 +12,7 @@ static inline bool lw_has_kind(const lw_model* model, const lw_layer* layer, siz
     return lw_kinds[kind]->has != NULL && lw_kinds[kind]->has(&model->config, &layer->config);
 }
 
-// Floats that a layer keeps of each sequence, and bytes of all layers.
+// Floats that a layer keeps of each sequence; bytes that all layers keep of each sequence.
 size_t lw_kept_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses);
 uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses);
 

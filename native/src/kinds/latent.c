@@ -1,5 +1,6 @@
-// Latent attention (MLA) in its absorbed form: queries are multiplied by the matrices of keys, results by those of values, so
-// that the cache holds one row of a token for all heads. Prompts go the same way: no bit depends on how they are cut.
+// Latent attention (MLA) in its absorbed form. Queries are multiplied by the key matrices, results by the value
+// matrices, so the cache holds one latent row of each token for all heads. Prompts are computed in the same way: no bit
+// depends on how a prompt is cut.
 #include "kinds/latent.h"
 
 #include <string.h>
@@ -61,11 +62,11 @@ static bool has_latent(const lw_model_config* model, const lw_layer_config* laye
 }
 
 typedef struct latent {
-    size_t query_rank, absorbed, latents, heads, head_part;  // of the widest layers
+    size_t query_rank, absorbed, latents, heads, head_part;  // maximum over the layers
     float* query;                                            // [rows][query_rank]
-    float* absorbed_queries;  // [rows][n_heads * lw_key_dim] queries of rows of the cache
-    float* results;           // [rows][n_heads * latent_rank]
-    lw_codes codes;           // of each head's part: rows of head 0, of head 1, ...
+    float* absorbed_queries;  // [rows][n_heads * lw_key_dim] queries that meet the latent rows
+    float* results;           // [rows][n_heads * latent_rank] weighted sums of latent rows
+    lw_codes codes;           // inputs of the heads' matrices: all rows of head 0, then of head 1, ...
 } latent;
 
 static latent* of(const lw_worker* w) { return w->s->of_kind[LW_KIND_LATENT]; }
@@ -92,7 +93,7 @@ static void take_latent(lw_session* s, lw_parts* parts) {
     own->query = lw_take(parts, row * own->query_rank);
     own->absorbed_queries = lw_take(parts, row * own->absorbed);
     own->results = lw_take(parts, row * own->latents);
-    const size_t of_heads = own->heads * lw_round_up(rows, 2);  // rows may lie in pairs
+    const size_t of_heads = own->heads * lw_round_up(rows, 2);  // codes of rows may lie in pairs
     own->codes = lw_take_codes(parts, s->model, of_heads, lw_round_up(own->head_part, LW_SEGMENT));
 }
 
@@ -103,8 +104,8 @@ static size_t latent_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_
     return 1 + query;
 }
 
-// A matrix for each head, one below the other: head h of row r reads `inputs` values at from + r * from_stride + h *
-// from_step, and its `outputs` results are at `to` likewise.
+// One matrix for each head, stacked. Head h of row r reads `inputs` values at from + r * from_stride + h * from_step,
+// and writes `outputs` values at to + r * to_stride + h * to_step.
 typedef struct head_matrices {
     const lw_matrix* stacked;
     size_t inputs, outputs;
@@ -142,7 +143,7 @@ static head_matrices values_of(const lw_worker* w, const lw_layer* layer) {
                            c->value_dim};
 }
 
-// The rows of one head as the inputs of its matrix.
+// All rows of one head, as the input of the head's matrix.
 static lw_activations inputs_of(const lw_worker* w, const head_matrices* m, size_t head) {
     const size_t place = head * lw_round_up(w->rows, lw_level_layouts[w->model->level].row_block);
     lw_activations x = lw_activations_at(w, w->rows, m->inputs, &of(w)->codes, place, m->from + head * m->from_step);
@@ -158,7 +159,7 @@ static void quantize_heads(lw_worker* w, const head_matrices* m, size_t row, siz
     }
 }
 
-// A phase: panels of all heads, in pieces of rows where there are many.
+// A phase: the panels of all heads. Large batches are cut into pieces of rows.
 static void multiply_heads(lw_worker* w, lw_operation operation, const head_matrices* m) {
     const size_t of_head = m->outputs / LW_PANEL, panels = m->stacked->rows / LW_PANEL;
     const lw_product p = lw_product_of_rows(w, m->stacked, w->rows, m->to, false);
@@ -171,7 +172,7 @@ static void multiply_heads(lw_worker* w, lw_operation operation, const head_matr
             const size_t panel = item / cuts.n, head = panel / of_head;
             const lw_activations x = inputs_of(w, m, head);
             const lw_rows rows = lw_piece(cuts, w->rows, item % cuts.n);
-            // Kernels add the number of the panel times 32 to the row's address.
+            // Kernels add panel number * LW_PANEL to the row's address. Here panels of earlier heads are subtracted.
             float* to = m->to + head * m->to_step - head * m->outputs;
             lw_product_panel(&p, &x, rows, panel, (lw_output){to, m->to_stride, false}, w->scratch);
             lw_matmul_charge(&self, &p, &x, rows, panel % of_head);

@@ -1,20 +1,24 @@
-// Latent attention: what attention (attention.c, attend.c) does in another way where keys and values are rows of one matrix.
+// Latent attention (MLA): the parts that differ from attention.c and attend.c. The keys and values of all heads come
+// from one latent row of each token.
 #ifndef LW_KINDS_LATENT_H
 #define LW_KINDS_LATENT_H
 
 #include "graph/worker.h"
 
-// Queries of rows of the cache, [rows][n_heads * lw_key_dim], and their results, [rows][n_heads * latent_rank].
+// Absorbed queries, [rows][n_heads * lw_key_dim], and attention's results over latent rows, [rows][n_heads *
+// latent_rank].
 float* lw_latent_queries(const lw_session* s);
 float* lw_latent_results(const lw_session* s);
 
-// Phases: the queries, where they have a rank; queries of rows of the cache; results of heads from those of rows of the cache.
+// Phases. The first computes the queries from the latent queries, if query_rank > 0. The second multiplies the queries
+// by the heads' key matrices. The third multiplies attention's results by the heads' value matrices.
 void lw_make_latent_queries(lw_worker* w, const lw_layer* layer);
 void lw_absorb_keys(lw_worker* w, const lw_layer* layer);
 void lw_expand_values(lw_worker* w, const lw_layer* layer);
-// Of one row: the part of queries that turns, multiplied by `scale`, the row of the cache, and codes.
+// Works on one row: scales its queries, rotates their RoPE part, finishes its row of the cache, and quantizes the input
+// of lw_absorb_keys.
 void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale);
-// Codes of the results of heads first .. first + n - 1 of some rows.
+// Quantizes attention's results of heads first .. first + n - 1 of some rows.
 void lw_quantize_latents(lw_worker* w, const lw_layer* layer, lw_rows rows, size_t first, size_t n);
 
 #endif

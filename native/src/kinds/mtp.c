@@ -1,9 +1,9 @@
-// A prediction head (lw_layer_config.mtp). A step of the model makes its keys and values of all tokens, so that they lie
-// beside those of the layers, and leaves the last row it needs in the place of the sequence's states. What the head
-// predicts is made by batches of its own.
+// A head for multi-token prediction (lw_layer_config.mtp). Each step of the model also computes the head's keys and
+// values of all tokens and stores them in the cache. The step keeps the last hidden rows that the head needs in the
+// sequence's state place. The head itself runs in batches of its own.
 //
-// A place keeps of a sequence the row behind the output norm of its last token, then those of the guesses that came behind
-// it, [1 + max_guesses][row_stride].
+// A place holds [1 + max_guesses][row_stride] floats of its sequence: the hidden row (after the output norm) of the
+// last token, then the hidden rows of the guesses that follow it.
 #include "kinds/mtp.h"
 
 #include <string.h>
@@ -64,7 +64,7 @@ static size_t kept_of_mtp(const lw_model_config* model, const lw_layer_config* l
 
 typedef struct mtp_own {
     float *hidden, *inputs;  // [rows][hidden_size] and [rows][2 * hidden_size]
-    float* predicted;        // [n_states][hidden_size] what the head made last for the sequence of each place
+    float* predicted;        // [n_states][hidden_size] the head's latest output for the sequence of each place
 } mtp_own;
 
 static const mtp_own* of(const lw_worker* w) { return w->s->of_kind[LW_KIND_MTP]; }
@@ -87,13 +87,13 @@ static uint32_t head_index(const lw_worker* w) { return w->c->n_layers - 1; }
 
 static const lw_layer* head_of(const lw_worker* w) { return &w->model->layers[head_index(w)]; }
 
-// Row `guess` of what a sequence's place keeps: 0 that of its last token, then those of guesses behind it.
+// Row `guess` of a sequence's place: row 0 belongs to the last token, the rows after it to the guesses.
 static float* kept_row(const lw_worker* w, uint32_t sequence, size_t guess) {
     const uint32_t place = lw_table_row(w->step->batch, sequence);
     return lw_state_at(&w->s->states, place, head_index(w)) + guess * row_stride(w->c);
 }
 
-// The hidden row before a row; NULL before the first token, whose keys and values no query sees.
+// The hidden row of the token before a row. NULL for the first token: no query sees its keys and values.
 static const float* row_before(const lw_worker* w, size_t row) {
     const lw_batch* batch = w->step->batch;
     const uint32_t sequence = w->b->sequence[row];
@@ -117,7 +117,7 @@ static void make_input(lw_worker* w, const lw_layer* head, size_t row, float* ou
         memset(out + hidden, 0, hidden * sizeof(float));
 }
 
-// x = projection (norm(embedding), norm(row before)).
+// x = projection(norm(embedding), norm(hidden row of the token before)).
 void lw_enter_head(lw_worker* w) {
     const lw_layer* head = head_of(w);
     const size_t cols = 2 * (size_t)w->c->hidden_size;
@@ -138,7 +138,7 @@ void lw_enter_head(lw_worker* w) {
 void lw_leave_head(lw_worker* w) {
     const lw_layer* head = head_of(w);
     const size_t hidden = w->c->hidden_size;
-    lw_taker items = lw_this_phase(w, w->rows);  // one of each sequence
+    lw_taker items = lw_this_phase(w, w->rows);  // one row for each sequence
     for (size_t row; lw_take_item(&items, &row);) {
         float* out = of(w)->predicted + lw_table_row(w->step->batch, (uint32_t)row) * hidden;
         lw_normalize_row(w, out, w->b->x + row * hidden, head->mtp_norm, NULL, hidden);
@@ -172,14 +172,15 @@ static void store_keys(lw_worker* w, const lw_layer* head, uint32_t index) {
     lw_store_keys(w, head, index);
 }
 
-// Of a sequence without tokens in the batch: the last of its guesses that were right is its last token.
+// For a sequence without tokens in the batch: its last accepted guess becomes its last token.
 static void take_accepted(const lw_worker* w, uint32_t sequence) {
     const uint32_t accepted = w->step->batch->accepted != NULL ? w->step->batch->accepted[sequence] : 0;
     if (accepted == 0) return;
     memcpy(kept_row(w, sequence, 0), kept_row(w, sequence, accepted), w->c->hidden_size * sizeof(float));
 }
 
-// Keeps the rows that the next step, or the head, begins with, over those of the step before, which have been read.
+// Keeps the rows from which the next step or the head starts. They replace the rows kept by the step before, which have
+// been read.
 static void keep_last_rows(lw_worker* w) {
     const lw_batch* batch = w->step->batch;
     const size_t hidden = w->c->hidden_size;

@@ -1,4 +1,4 @@
-// Norms of the parts of a layer, and how its parts add to x.
+// Norms of a layer's parts, and how the parts' results are added to x.
 #include "kinds/kind.h"
 
 static lw_status check_norms(const lw_model_config* model, uint32_t layer) {

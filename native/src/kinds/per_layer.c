@@ -1,4 +1,4 @@
-// Inputs that each layer has for itself of every token (lw_model_config.per_layer_size).
+// Per-layer inputs: each layer has an input of its own for every token (lw_model_config.per_layer_size).
 #include <math.h>
 
 #include "kinds/kind.h"
@@ -60,7 +60,7 @@ static void take_per_layer(lw_session* s, lw_parts* parts) {
     own->inputs = lw_take(parts, s->config.max_batch_tokens * all_inputs(&s->model->config) * sizeof(float));
 }
 
-// The inputs of all layers of one row, from what the projection made of it.
+// The inputs of all layers for one row, from the projection of its embedding and from the per-layer table.
 static void finish_inputs(lw_worker* w, size_t row) {
     const size_t size = w->c->per_layer_size, all = size * w->c->n_layers;
     const float before = 1.0f / sqrtf((float)w->c->hidden_size), of_table = sqrtf((float)size), both = sqrtf(0.5f);
@@ -86,7 +86,7 @@ static void make_inputs(lw_worker* w) {
     lw_end_phase(w, LW_OP_EMBED);
 }
 
-// activation(gate x) * inputs, in the place of the gate's product.
+// activation(gate x) * inputs, written over the gate's product.
 static lw_activations pass_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const size_t size = w->c->per_layer_size, all = size * w->c->n_layers;
     const bool quantized = lw_reads_codes(w, &layer->per_layer_out);

@@ -1,9 +1,10 @@
-// The state of a layer: the convolution, the recurrence, and the output projection.
+// Layers with a state: the convolution, the recurrence, and the output projection.
 //
-// Rows of a sequence go through its state one after the other, whatever chunk or batch they come in; what is shared out
-// among threads are channels, and columns of the states of heads. First come guesses of the step before that came true,
-// whose keys, values, decays and betas are made once more from what their place remembers: `accepted` buffers have
-// [max_guesses] rows for each sequence of the batch.
+// The rows of a sequence go through its state one after the other, in whatever chunks or batches they come. Threads
+// share out channels of the convolution, and columns of the heads' states.
+//
+// Accepted guesses of the step before come first. Their keys, values, decays and betas are restored from what the
+// sequence's place has kept. The `accepted` buffers have [max_guesses] rows for each sequence of the batch.
 #include "kinds/recur.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@
 lw_state_layout lw_lay_out_state(const lw_state_config* c, uint32_t hidden, uint32_t max_guesses) {
     lw_state_layout p = {.channels = lw_state_channels(c, hidden)};
     p.guesses = (c->taps - 1) * p.channels;
-    // Whole lines for the tail and for each guess, so that every guess takes the same.
+    // Whole cache lines for the tail and for each guess, so that every guess takes the same space.
     p.decay = lw_round_up(p.guesses, LW_LANES) + max_guesses * lw_round_up(p.channels, LW_LANES);
     p.beta = p.decay + (size_t)max_guesses * c->n_heads;
     p.heads = p.decay + max_guesses * lw_round_up(2 * (size_t)c->n_heads, LW_LANES);
@@ -23,8 +24,8 @@ lw_state_layout lw_lay_out_state(const lw_state_config* c, uint32_t hidden, uint
     return p;
 }
 
-// Some channels of a convolution. A head of q or of k has its own channels and is scaled to `length`; 0: channels of v,
-// or of no head.
+// A range of channels of a convolution. Each head of q or k in the gated delta rule has its own channels, which are
+// scaled to the L2 norm `length`. All other channels have length 0: they are not scaled.
 typedef struct channels {
     size_t first, n;
     float length;
@@ -49,10 +50,11 @@ static channels block_of(const lw_state_config* c, size_t hidden, size_t i) {
     return (channels){2 * keys * c->key_dim + (i - 2 * keys) * c->value_dim, c->value_dim, 0};
 }
 
-// The rows of one sequence of the batch, the last of them guesses, and where its state is.
+// The rows of one sequence in the batch (the last `guesses` of them are guesses), and where its state is.
 typedef struct own_rows {
     size_t first, n, guesses;
-    size_t accepted, first_accepted;  // guesses of the step before, their rows in buffers
+    size_t accepted, first_accepted;  // accepted guesses of the step before, and their first row in the `accepted`
+                                      // buffers
     uint32_t place;
     bool fresh;
 } own_rows;
@@ -73,14 +75,14 @@ static lw_state_layout parts_of(const lw_worker* w, const lw_state_config* c) {
     return lw_lay_out_state(c, w->c->hidden_size, w->s->states.max_guesses);
 }
 
-// Whether a state reads these channels of a row: not those of q, or of C.
+// Whether the update of a head's state reads these channels: not channels of q, or of C in SSD.
 static bool is_kept(const lw_state_config* c, size_t first) {
     const size_t keys = (size_t)c->n_key_heads * c->key_dim;
     if (c->kind == LW_SSD) return first < (size_t)c->n_heads * c->value_dim + keys;
     return c->kind == LW_GATED_DELTA && first >= keys;
 }
 
-// What heads read of some channels.
+// SiLU of a convolution's results, and the scaling of q and k.
 static void activate(lw_worker* w, float* values, size_t rows, size_t stride, channels block) {
     for (size_t row = 0; row < rows; ++row, values += stride) {
         w->ops->activate(values, values, NULL, block.n, LW_SILU);
@@ -131,7 +133,8 @@ static double softplus(double x) {
 
 static double bounded_exp(double x) { return x < -700 ? 0 : lw_exp(x < 700 ? x : 700); }
 
-// What the states of one row's heads are multiplied by, in the place of the products that it is made of, and beta or d.
+// Turns the products of one row into the decays of its heads, in place. Also computes beta (gated delta rule) or the
+// step size (SSD).
 static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
     const size_t n = layer->config.state.n_heads;
     const bool delta = layer->config.state.kind == LW_GATED_DELTA;
@@ -153,8 +156,8 @@ static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_charge_row(w, LW_OP_CONVOLVE, 3 * n, 0);
 }
 
-// Guesses of a sequence: decay and beta of those that were accepted go from its place into buffers, those of this step's
-// into its place, in this order.
+// Decay and beta of a sequence's guesses. First, the values of accepted guesses are copied from the place to the
+// buffers. Then the values of this step's guesses overwrite them in the place.
 static void weigh_guesses(lw_worker* w, const lw_layer* layer, uint32_t index, own_rows rows) {
     const lw_state_config* c = &layer->config.state;
     const size_t n = c->n_heads, first_guess = rows.first + rows.n - rows.guesses;
@@ -177,7 +180,7 @@ static bool is_guess(const lw_worker* w, size_t row) {
     return batch->guesses != NULL && row >= batch->query_start[sequence + 1] - batch->guesses[sequence];
 }
 
-// Convolutions of all sequences, and of each row what goes with its heads.
+// A phase: the convolutions of all sequences, and the decays and betas of all rows.
 static void convolve(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_state_config* c = &layer->config.state;
     const lw_batch* batch = w->step->batch;
@@ -194,7 +197,7 @@ static void convolve(lw_worker* w, const lw_layer* layer, uint32_t index) {
             if (!is_guess(w, item - jobs)) weigh_heads(w, layer, item - jobs);
             continue;
         }
-        // Prompts come last in a batch: what takes longest goes first.
+        // Prompts come last in a batch. They take longest, so they go first.
         const own_rows rows = rows_of(w, batch->n_seqs - 1 - item / blocks);
         convolve_block(w, layer, index, rows, block_of(c, w->c->hidden_size, item % blocks));
     }
@@ -208,7 +211,7 @@ static void recur_columns(lw_worker* w, const lw_layer* layer, uint32_t index, o
     const size_t keys = (size_t)c->n_key_heads * c->key_dim, left = c->value_dim - column;
     const size_t key_head = c->keys_in_turn ? head % c->n_key_heads : head / (c->n_heads / c->n_key_heads);
     const bool ssd = c->kind == LW_SSD;
-    // q, k, v of a row, or x, B, C.
+    // Offsets of k, v and q in a row of the gated delta rule; of B, x and C in SSD.
     const size_t k = (ssd ? inner : keys) + key_head * c->key_dim, v = (ssd ? 0 : 2 * keys) + head * c->value_dim;
     const size_t q = ssd ? k + keys : k - keys;
     const float *in = of(w)->in + rows.first * stride, *known = of(w)->accepted_in + rows.first_accepted * stride;
@@ -248,7 +251,8 @@ static void recur(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_end_phase(w, LW_OP_RECUR);
 }
 
-// Values of a row that go through their gate and norm together: whole norms, whole segments and not too few, or all.
+// Number of values of a row that go through gate and norm in one item: whole norms and whole segments, at least LEAST
+// values. If a row cannot be cut in this way, the item is the whole row.
 static size_t piece_of(size_t inner, size_t norm) {
     enum { LEAST = 512 };
     size_t piece = norm > 0 ? norm : LW_SEGMENT;
@@ -267,7 +271,8 @@ static void finish_piece(lw_worker* w, const lw_layer* layer, float* values, con
     if (!ssd) w->ops->silu_mul(values, gate, values, n);
 }
 
-// The input of the output projection: results of short convolutions as they are, of heads behind their gates and norms.
+// The input of the output projection. Results of short convolutions are used as they are. Results of heads go through
+// their gates and norms.
 static lw_activations finish_values(lw_worker* w, const lw_layer* layer) {
     const lw_state_config* c = &layer->config.state;
     const size_t inner = layer->state_out.cols;

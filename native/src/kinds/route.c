@@ -1,10 +1,11 @@
-// Routers (lw_router_kind). All of a row's choice is a function of its logits alone.
+// Routers (lw_router_kind). A row's choice depends on its logits alone.
 #include "kinds/route.h"
 
 #include <math.h>
 #include <string.h>
 
-// Larger than all others, the lowest number on a tie, is taken next. Keys of what is taken, or may not be, are -INFINITY.
+// Returns the index of the largest key, the lowest index on a tie, and sets the key to -INFINITY. Experts that may not
+// be chosen have the key -INFINITY.
 static uint32_t take_largest(float* keys, uint32_t n) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; ++i)
@@ -26,10 +27,11 @@ static float two_best(const float* keys, uint32_t n) {
     return n > 1 ? first + second : first;
 }
 
-// Leaves only the keys of the groups that may be chosen from. `groups` has room for a float of each.
+// Keeps the keys of the groups_used best groups; all other keys become -INFINITY. `groups` has room for n_groups
+// floats.
 static void keep_groups(const lw_worker* w, const lw_ffn_config* c, float* keys, float* groups) {
     const uint32_t size = c->n_experts / c->n_groups;
-    uint8_t kept[4096] = {0};  // as many as there may be experts
+    uint8_t kept[4096] = {0};  // the most experts that a config may have
     for (uint32_t g = 0; g < c->n_groups; ++g)
         groups[g] = c->groups_by_best ? w->ops->max(keys + g * size, size) : two_best(keys + g * size, size);
     for (uint32_t i = 0; i < c->groups_used; ++i) kept[take_largest(groups, c->n_groups)] = 1;
@@ -59,7 +61,7 @@ static void scale_weights(const lw_ffn_config* c, float* weights) {
     }
 }
 
-// Experts and weights of a row from its logits, which are overwritten.
+// Chooses the experts and weights of a row by its logits, which are overwritten.
 static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t* experts, float* weights) {
     const lw_ffn_config* c = &layer->config.ffn;
     const size_t n = c->n_experts;
@@ -99,7 +101,7 @@ static void count_group(lw_counters* counters, uint32_t rows) {
     counters->expert_rows += rows;
 }
 
-// Sorts the rows by expert. One thread does it, when all rows have been routed.
+// Sorts the rows by expert. The thread that routes the last row calls it.
 static void make_groups(lw_worker* w, const lw_layer* layer) {
     lw_experts_own* e = lw_experts_of(w->s);
     const lw_ffn_config* c = &layer->config.ffn;
@@ -116,7 +118,7 @@ static void make_groups(lw_worker* w, const lw_layer* layer) {
             add_group(w, expert, first, rows);
             count_group(&w->s->counters, rows);
         }
-        counts[expert] = first;  // where its next row goes
+        counts[expert] = first;  // where the expert's next row goes
         first += rows;
     }
     for (size_t i = 0; i < chosen; ++i) {
@@ -125,7 +127,7 @@ static void make_groups(lw_worker* w, const lw_layer* layer) {
     }
 }
 
-// The weight of the shared expert: one chain of fma, and its sigmoid.
+// The weight of the shared expert: the sigmoid of a dot product, which is one chain of fma.
 static float shared_weight(const lw_worker* w, const lw_layer* layer, const float* x) {
     if (layer->shared_router == NULL) return 1;
     float sum = 0;
@@ -146,7 +148,8 @@ void lw_route(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
         weights[c->n_used] = shared_weight(w, layer, x->f32 + row * x->f32_stride);
         lw_charge_row(w, LW_OP_ROUTE, 2 * c->n_experts, 0);
         if (atomic_fetch_add_explicit(&e->rows_routed, 1, memory_order_acq_rel) + 1 < w->rows) continue;
-        atomic_store_explicit(&e->rows_routed, 0, memory_order_relaxed);  // for the next layer, a barrier away
+        atomic_store_explicit(&e->rows_routed, 0, memory_order_relaxed);  // for the next layer, which starts after a
+                                                                          // barrier
         make_groups(w, layer);
     }
     lw_end_phase(w, LW_OP_ROUTE);

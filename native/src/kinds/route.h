@@ -1,4 +1,4 @@
-// What layers of experts keep in a session, and how rows are routed.
+// The buffers of layers with experts in a session, and the routing of rows.
 #ifndef LW_KINDS_ROUTE_H
 #define LW_KINDS_ROUTE_H
 
@@ -7,40 +7,41 @@
 #include "graph/worker.h"
 #include "kinds/kind.h"
 
-// The rows of a batch that one expert has, which are rows first .. first + rows - 1 of the gathered ones; or all rows, for
-// the shared expert, which is the first.
+// The rows of a batch that one expert works on: first .. first + rows - 1 of the gathered rows. If there is a shared
+// expert, it is the first group and works on all rows.
 typedef struct lw_expert_group {
     uint32_t expert, first, rows;
-    uint32_t place;  // of its codes in lw_experts_own, in rows
+    uint32_t place;  // the first row of its codes in lw_experts_own.in and activated
 } lw_expert_group;
 
 enum { LW_SHARED_EXPERT = 0x7FFFFFFF };
 
-// `chosen` = rows * n_used, `gathered` = rows * n_used and one more for each expert, since rows lie in pairs.
+// `chosen` = rows * n_used. `gathered` = chosen and one more row for each group, because codes of rows lie in pairs.
 typedef struct lw_experts_own {
-    size_t n_experts, n_used, size, shared_size;  // of the widest layers
+    size_t n_experts, n_used, size, shared_size;  // maximum over the layers
     bool float_inputs;                            // some matrices of experts read floats
-    float* scores;            // [rows][n_experts] logits of the router, then what the choice goes by
-    uint32_t* experts;        // [rows][n_used]
-    float* weights;           // [rows][n_used + 1] the last that of the shared expert
-    uint32_t* slots;          // [rows][n_used] which gathered row it is
-    uint32_t* sources;        // [chosen] row of each gathered one
-    uint32_t* counts;         // [n_experts] while groups are made
-    lw_expert_group* groups;  // [most_groups]
+    float* scores;                                // [rows][n_experts] the router's logits, then the scores made of them
+    uint32_t* experts;                            // [rows][n_used] chosen experts
+    float* weights;                               // [rows][n_used + 1] of the chosen experts, then of the shared expert
+    uint32_t* slots;                              // [rows][n_used] index among the gathered rows
+    uint32_t* sources;                            // [chosen] the row of the batch that each gathered row is
+    uint32_t* counts;                             // [n_experts] used while groups are made
+    lw_expert_group* groups;                      // [most_groups]
     size_t n_groups;
-    uint32_t n_places;       // of codes that they take
-    atomic_uint* runs_done;  // [most_groups][most_runs] as run_panels_done
+    uint32_t n_places;       // rows of codes that the groups take
+    atomic_uint* runs_done;  // [most_groups][most_runs] as run_panels_done (ffn.c)
     size_t most_runs;
-    lw_codes in, activated;  // [gathered]
-    float* in_values;        // [chosen][hidden_size], where matrices of experts are float
-    float *gate, *up;        // as those of lw_buffers: group by group, then the shared expert
-    float* out;              // [chosen + rows][hidden_size]
+    lw_codes in, activated;  // [gathered] inputs of gate and up, inputs of down
+    float* in_values;        // [chosen][hidden_size], if matrices of experts read floats
+    float *gate, *up;        // as in lw_buffers: group by group, then the shared expert
+    float* out;              // [chosen + rows][hidden_size] results of down
     atomic_uint rows_routed;
 } lw_experts_own;
 
 static inline lw_experts_own* lw_experts_of(const lw_session* s) { return s->of_kind[LW_KIND_EXPERTS]; }
 
-// Two phases: the router's logits, and for each row its experts and their weights; then the groups are made (route.c).
+// Two phases: the router's logits, then the experts and weights of each row. The thread that routes the last row makes
+// the groups (route.c).
 void lw_route(lw_worker* w, const lw_layer* layer, const lw_activations* x);
 
 #endif

@@ -1,7 +1,7 @@
-// Layers that keep a state: short convolutions, the gated delta rule, state space duality. What they compute is in recur.c.
+// Layers with a state: short convolutions, the gated delta rule, state space duality (SSD). recur.c computes them.
 #include "kinds/recur.h"
 
-// Of a head's state, one side.
+// Checks one dimension of a head's state.
 static lw_status check_side(const lw_place* at, const char* field, uint32_t size) {
     LW_RETURN_IF_FAILED(lw_check_range(at, field, size, 16, 256));
     if (size % 16 == 0) return LW_OK;
@@ -96,7 +96,7 @@ static void widen_state(lw_session* s, const lw_layer* layer, uint32_t index) {
     if (c->kind == LW_SHORT_CONV) return;
     lw_widen(&own->gate_width, inner);
     lw_widen(&own->n_heads, c->n_heads);
-    if (s->config.max_guesses > 0)  // a piece of a state
+    if (s->config.max_guesses > 0)  // one piece of a head's state
         lw_widen(&s->widths.scratch, c->key_dim * LW_RECUR_COLUMNS * sizeof(float));
 }
 
