@@ -62,7 +62,7 @@ static const lw_role adapted_roles[LW_ADAPTED_COUNT] = {
     [LW_ADAPTED_DOWN] = LW_FFN_DOWN,
 };
 
-// LW_ADAPTED_COUNT where the role's matrices cannot be adapted.
+// The adapted matrix of a role. LW_ADAPTED_COUNT if adapters cannot change matrices of this role.
 static lw_adapted adapted_by(lw_role role) {
     lw_adapted which = LW_ADAPTED_Q;
     while (which < LW_ADAPTED_COUNT && adapted_roles[which] != role) ++which;
@@ -90,7 +90,8 @@ static lw_status check_types(const lw_adapter* adapter, const char* name, const 
     return LW_OK;
 }
 
-// The kernels of a type that the model itself does not have are compared with scalar before their first use.
+// Compares the kernels of a type with scalar before their first use. The model has done so for the types of its own
+// matrices.
 static lw_status check_kernels(lw_adapter* adapter, lw_type type) {
     if (adapter->rank > 0 || adapter->model->holds[type]) return LW_OK;
     bool holds[LW_TYPE_LIMIT] = {false};

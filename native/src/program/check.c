@@ -3,7 +3,8 @@
 
 #include "kinds/kinds.h"
 
-static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
+// With smaller factors, f64 could not split the angles of all positions into an exact integer and a remainder.
+static const float least_rope_factor = 1e-6f;
 
 static lw_status check_rope(const lw_rope* rope, uint32_t index) {
     lw_place at;
@@ -44,7 +45,7 @@ static lw_status check_pooled(const lw_place* at, const lw_model_config* c) {
     return LW_OK;
 }
 
-// Caches are planned for a few sizes of keys and values (kv_groups.c).
+// Bounds the number of different sizes of keys and values, for which kv_groups.c has room.
 static lw_status check_kv_sizes(const lw_model_config* c) {
     enum { MOST = 16 };
     const lw_attention_config* found[MOST];

@@ -23,10 +23,10 @@ static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
     return true;
 }
 
-// Slope i of n heads, n a power of two.
+// ALiBi slope i of n heads; n is a power of two.
 static float slope(uint32_t i, uint32_t n) { return (float)lw_exp(-8 * 0.6931471805599453 * (i + 1) / n); }
 
-// Layers that have slopes have the same.
+// Makes the ALiBi slopes, which all layers share.
 static bool make_slopes(lw_model* model, const lw_attention_config* c) {
     const uint32_t heads = c->n_heads;
     model->slopes = malloc(heads * sizeof *model->slopes);
@@ -109,7 +109,7 @@ static lw_status find_slot(lw_model* model, lw_role role, uint32_t layer, lw_slo
     return LW_OK;
 }
 
-// The slot of a tensor that is about to be loaded, and its name for messages.
+// Finds the slot of a tensor that is about to be loaded, and the tensor's name for messages.
 static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32_t rows, uint32_t cols, lw_slot* slot,
                            char name[64]) {
     if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "the model is finished already: no tensor can be loaded");
@@ -126,7 +126,8 @@ static lw_status check_target(const char* name, lw_role role, lw_type target) {
     return lw_fail(LW_ERR_FORMAT, "%s: type %s, must be f32, f16 or bf16", name, lw_type_name(target));
 }
 
-// Dimensions that keys have in another order than the file, values that are the same numbers would have, too.
+// Loading with rope_heads reorders the dimensions of keys. If the values are the same numbers as the keys, their
+// dimensions would be reordered, too.
 static lw_status check_order_of_heads(const lw_model* model, const char* name, lw_role role, uint32_t layer,
                                       const lw_tensor* tensor) {
     if (role != LW_ATTN_K || tensor->rope_heads == 0 || !model->layers[layer].config.attention.values_are_keys)
@@ -213,7 +214,7 @@ static lw_status check_complete(lw_model* model) {
     return LW_OK;
 }
 
-// A permutation; `seen` has room for a flag of each of its n entries.
+// Whether `order` is a permutation of 0 .. n - 1. `seen` has room for n flags.
 static bool is_order(const float* order, uint32_t n, bool* seen) {
     memset(seen, 0, n * sizeof *seen);
     for (uint32_t i = 0; i < n; ++i) {
@@ -248,7 +249,7 @@ static lw_status check_orders(lw_model* model) {
     return status;
 }
 
-// What shrinks states: with a rate above 0 they would grow from token to token.
+// With a rate above 0 a state would grow from token to token.
 static lw_status check_rates(const lw_model* model) {
     for (uint32_t layer = 0; layer < model->config.n_layers; ++layer) {
         const lw_layer* l = &model->layers[layer];
@@ -276,7 +277,7 @@ lw_status lw_model_finish(lw_model* model) {
 
 static uint64_t bytes_of(const lw_matrix* packed) { return packed->panels * (uint64_t)packed->panel_bytes; }
 
-// Adds `parts` of `of` equal parts of a matrix to what a step of one token reads.
+// Adds a matrix to what the model holds, and `parts` of its `of` equal parts to what a step of one token reads.
 static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_layer, uint32_t parts, uint32_t of) {
     const uint64_t bytes = bytes_of(packed);
     const uint64_t weights = (uint64_t)packed->rows * packed->cols;
@@ -288,7 +289,7 @@ static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_la
     if (of > 1) out->expert_bytes += bytes / of * parts;
 }
 
-// Of a prediction head a step makes the keys and values only.
+// A step computes only the keys and values of a prediction head.
 static bool is_of_step(const lw_layer* l, const lw_matrix* matrix) {
     return !l->config.mtp || matrix == &l->mtp_projection || matrix == &l->k || matrix == &l->v;
 }
@@ -311,7 +312,7 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     count_matrix(&model->per_layer_projection, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_copies;
-    // What rows are looked up in is there once.
+    // Tables in which rows are looked up have no copies.
     if (!model->config.tied_embeddings || model->config.pooled) out->packed_bytes += bytes_of(&model->embedding);
     out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding) +
                          bytes_of(&model->per_layer_embedding);
@@ -326,7 +327,7 @@ void lw_model_close(lw_model* model) {
             const lw_slot slot = lw_model_slot(model, (lw_role)role, layer);
             if (slot.vector == NULL) continue;
             free(*slot.vector);
-            *slot.vector = NULL;  // two roles of different kinds of layers may have one place
+            *slot.vector = NULL;  // two roles may share one slot, so it must not be freed twice
         }
     }
     lw_pool_close(model->pool);

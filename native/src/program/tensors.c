@@ -1,4 +1,4 @@
-// Which tensors a program has: asked of the kinds of its layers.
+// Which tensors a program has. The kinds of its layers' parts are asked for theirs.
 #include "kinds/kinds.h"
 #include "program/slots.h"
 
@@ -94,7 +94,7 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
                      .wanted = spec.wanted};
 }
 
-// Roles in the order in which a step reads the tensors: those of the model before its layers, of each layer, behind them.
+// Roles in the order in which a step reads the tensors: before the layers, in each layer, after the layers.
 static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,     LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,
                                       LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION, LW_PER_LAYER_NORM};
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,

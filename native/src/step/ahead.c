@@ -1,5 +1,5 @@
-// All ways to run a step: at once, or started ahead of time. A thread of the session runs started steps
-// one after the other, so that the next begins without waiting for the caller to wake.
+// The ways to run a step: at once (lw_step), or started ahead (lw_session_start). A thread of the session runs started
+// steps one after the other, so that the next step begins without waiting for the caller to wake up.
 #include "step/ahead.h"
 
 #include <errno.h>
@@ -18,19 +18,19 @@ typedef struct started_step {
     float* logits;
     lw_sampled* drawn;
     lw_status status;
-    char error[256];  // why it failed
+    char error[256];  // the message if status is not LW_OK
     lw_finished times;
 } started_step;
 
 struct lw_ahead {
     lw_session* session;
     pthread_t thread;
-    pthread_mutex_t lock;  // of everything below
+    pthread_mutex_t lock;  // protects everything below
     pthread_cond_t begun;  // a step was started, or it is time to quit
     pthread_cond_t ended;  // a step has been run
     started_step steps[LW_STEPS_AHEAD];
-    uint64_t n_started, n_run, n_finished;  // of all times; step i is in steps[i % LW_STEPS_AHEAD]
-    bool failed;                            // a step has failed: steps started after it cannot be run
+    uint64_t n_started, n_run, n_finished;  // since the thread began; step i is in steps[i % LW_STEPS_AHEAD]
+    bool failed;                            // a step has failed: steps started after it are skipped
     bool quit;
 };
 
@@ -62,15 +62,15 @@ static void* runner(void* argument) {
             a->failed = step->status != LW_OK;
         }
         ++a->n_run;
-        // If another step is queued, it signals `ended` from `announce`.
+        // If another step is queued, that step signals `ended` by `announce`.
         if (a->failed || a->n_run == a->n_started) pthread_cond_signal(&a->ended);
     }
     pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
-// Wakes the caller that waits for the step before the one that runs now. All threads work on the running step by then:
-// the caller may take the CPU of one of them, and the others go on.
+// Wakes the caller, which may be waiting for the step before the one that now runs. Called when all threads work on the
+// running step: the caller may take the CPU of one of them, and the others go on.
 static void announce(lw_ahead* a) { pthread_cond_signal(&a->ended); }
 
 static void free_ahead(lw_ahead* a) {
@@ -84,7 +84,7 @@ static lw_ahead* open_ahead(lw_session* session) {
     lw_ahead* a = calloc(1, sizeof *a);
     if (a == NULL) return NULL;
     a->session = session;
-    pthread_condattr_t attributes;  // making these cannot fail on Linux
+    pthread_condattr_t attributes;  // the calls below cannot fail on Linux
     pthread_mutex_init(&a->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -95,7 +95,7 @@ static lw_ahead* open_ahead(lw_session* session) {
         free_ahead(a);
         return NULL;
     }
-    session->announce = announce;  // not without a thread: steps then run by themselves
+    session->announce = announce;  // only once there is a thread for steps started ahead
     return a;
 }
 
@@ -110,7 +110,7 @@ void lw_ahead_close(lw_ahead* a) {
 }
 
 bool lw_steps_are_ahead(const lw_session* session) {
-    // Only the thread that starts and finishes steps changes these counts.
+    // No lock is needed: only the thread that starts and finishes steps changes these counts.
     return session->ahead != NULL && session->ahead->n_started > session->ahead->n_finished;
 }
 

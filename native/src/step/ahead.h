@@ -8,9 +8,9 @@
 
 typedef struct lw_ahead lw_ahead;
 
-// Whether steps were started that are not finished yet.
+// Whether a started step has not been finished yet (lw_session_finish).
 bool lw_steps_are_ahead(const lw_session* session);
-// Waits for the step that runs, drops those behind it and ends the thread; accepts NULL.
+// Waits for the running step, drops the steps queued behind it and ends the thread. Accepts NULL.
 void lw_ahead_close(lw_ahead* ahead);
 
 #endif

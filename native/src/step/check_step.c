@@ -1,10 +1,10 @@
-// What the arguments of a step must be: nothing is run, written or followed before all of them have been checked.
+// Checks of a step's arguments. All checks come before anything is run or written.
 #include <string.h>
 
 #include "status.h"
 #include "step/run.h"
 
-static const uint64_t most_tokens = UINT64_C(1) << 31;  // of a sequence: positions stay far from the end of 32 bits
+static const uint64_t most_tokens = UINT64_C(1) << 31;  // in a sequence: positions stay far below 2^32
 
 static lw_status check_arrays(const lw_batch* b) {
     const struct {
@@ -121,7 +121,7 @@ static lw_status check_states(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
-// A batch of the prediction head.
+// Checks what a batch for the prediction head must be.
 static lw_status check_head(const lw_session* s, const lw_batch* b) {
     if ((unsigned)b->runs > LW_RUN_HEAD_AGAIN)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0 to %d", (int)b->runs, LW_RUN_HEAD_AGAIN);

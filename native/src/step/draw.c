@@ -1,11 +1,11 @@
-// The last phase of a step: one token for every row of logits, rows shared out among the threads.
+// The last phase of a step: one token is drawn for every row of logits. Threads share out the rows.
 #include <math.h>
 
 #include "ops/sample.h"
 #include "status.h"
 #include "step/run.h"
 
-// Waits until all holds on the session's draws are released: until then the caller may still be writing masks.
+// Waits until all holds on the session's draws are released. Before that the caller may still be writing masks.
 static void wait_for_masks(lw_worker* w) {
     if (lw_gate_is_open(&w->s->draws)) return;
     const uint64_t start = lw_profile_now();
@@ -14,7 +14,7 @@ static void wait_for_masks(lw_worker* w) {
     lw_profile_wait(w->profile, LW_OP_SAMPLE);
 }
 
-// The token of a row of logits if the step before drew it, else NULL: then the caller of the step knew it.
+// The input token of a row of logits if the step before drew it. Otherwise NULL: the caller knew the token.
 static const uint32_t* token_drawn_before(const lw_worker* w, size_t row) {
     const lw_batch* batch = w->step->batch;
     const uint32_t id = batch->token_ids[batch->logit_rows[row]];
@@ -34,7 +34,7 @@ void lw_draw_rows(lw_worker* w) {
                                          token_drawn_before(w, row), scratch);
         lw_charge_row(w, LW_OP_SAMPLE, vocab, 0);
     }
-    if (w->profile != NULL) lw_end_phase(w, LW_OP_SAMPLE);  // unprofiled, the wait at the end of the run is enough
+    if (w->profile != NULL) lw_end_phase(w, LW_OP_SAMPLE);  // without a profile the end of the run is barrier enough
 }
 
 static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, uint32_t n, uint32_t vocab) {
@@ -45,7 +45,7 @@ static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, 
 }
 
 static lw_status check_range(uint32_t row, const char* field, float value, bool ok, const char* must_be) {
-    if (ok) return LW_OK;  // comparisons with NaN are false
+    if (ok) return LW_OK;  // comparisons with NaN are false, so NaN is refused
     return lw_fail(LW_ERR_ARGUMENT, "draw %u: %s %g, must be %s", row, field, (double)value, must_be);
 }
 

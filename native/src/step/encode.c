@@ -1,5 +1,5 @@
-// lw_encode: whole texts as one ragged batch. There is no cache: keys and values of the layer being run lie in blocks,
-// each text's one after the other, which is what attention reads anyway.
+// lw_encode: whole texts as one ragged batch. No keys and values are kept: each layer writes its own over those of the
+// layer before. They lie in blocks because attention reads blocks. Each text has consecutive blocks.
 #include "status.h"
 #include "step/ahead.h"
 #include "step/run.h"
@@ -30,7 +30,7 @@ static lw_status check_tokens(const lw_session* s, const lw_texts* texts, uint32
     return LW_OK;
 }
 
-// Whether the last token of a text of `n` sees one of its first `seen` in all layers.
+// Whether, in all layers, the last token of a text of `n` tokens sees one of the first `seen` tokens.
 static bool sees_some(const lw_model* model, uint32_t n, uint32_t seen) {
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
@@ -72,10 +72,10 @@ static lw_status check_texts(const lw_session* s, const lw_texts* texts, const f
     return LW_OK;
 }
 
-// Rows that go on behind the last attention.
+// Lists the rows that are needed after the last attention; returns their number.
 static uint32_t keep_rows(lw_session* s, const lw_texts* texts) {
     const bool first = texts->pooling == LW_POOL_FIRST;
-    if (!first && texts->pooling != LW_POOL_LAST) return texts->start[texts->n_texts];  // all
+    if (!first && texts->pooling != LW_POOL_LAST) return texts->start[texts->n_texts];  // all rows
     for (uint32_t t = 0; t < texts->n_texts; ++t) s->kept_rows[t] = first ? texts->start[t] : texts->start[t + 1] - 1;
     return texts->n_texts;
 }
@@ -95,7 +95,8 @@ lw_status lw_encode(lw_session* session, const lw_texts* texts, float* out) {
     lay_out(session, texts);
     const lw_batch batch = {.n_seqs = texts->n_texts,
                             .n_logits = keep_rows(session, texts),
-                            .block_table_stride = 1,  // a text's blocks are neighbours: its row is where they begin
+                            .block_table_stride = 1,  // a text's blocks are consecutive: its table begins at its first
+                                                      // block
                             .token_ids = texts->token_ids,
                             .query_start = texts->start,
                             .context_lens = session->no_context,

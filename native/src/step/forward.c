@@ -1,4 +1,4 @@
-// The forward step: one parallel region over the whole ragged batch, a barrier between phases.
+// The forward step: one parallel region over the whole ragged batch, with a barrier between phases.
 #include "graph/observe.h"
 #include "kinds/kinds.h"
 #include "kinds/mtp.h"
@@ -19,7 +19,7 @@ static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
     }
 }
 
-// Rows by token type and by position, in this order.
+// Adds the embedding of the token type, then the embedding of the position.
 static void add_embeddings(lw_worker* w, size_t row, float* x) {
     const lw_matrix* tables[] = {&w->model->token_type_embedding, &w->model->position_embedding};
     const uint32_t at[] = {w->c->pooled ? w->b->token_type[row] : 0, w->b->position[row]};
@@ -48,7 +48,7 @@ static bool changes_logits(const lw_model* model) {
     return model->output_bias != NULL || model->config.logit_softcap > 0;
 }
 
-// Bias and softcap of logits, in this order.
+// Adds the bias to the logits, then applies the softcap.
 static void finish_logits(lw_worker* w) {
     enum { TOGETHER = 4096 };
     const size_t vocab = w->c->vocab_size, parts = (vocab + TOGETHER - 1) / TOGETHER;
@@ -74,7 +74,7 @@ static void logits(lw_worker* w) {
     if (changes_logits(w->model)) finish_logits(w);
 }
 
-// The residual stream at the end of a layer.
+// Scales the residual stream at the end of a layer.
 static void scale_rows(lw_worker* w, float scale) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
@@ -112,9 +112,9 @@ static void run_model(lw_worker* w) {
     if (has_head) lw_feed_head(w);
 }
 
-// The prediction head alone.
+// Runs the prediction head alone.
 static void run_head(lw_worker* w) {
-    embed(w);  // for the angles
+    embed(w);  // only its RoPE angles are needed
     lw_enter_head(w);
     run_layers(w, w->c->n_layers - 1, w->c->n_layers);
     lw_leave_head(w);
@@ -145,7 +145,7 @@ static void run_step(void* context, unsigned thread) {
     if (w.rows > 0 && !w.c->pooled) lw_draw_rows(&w);
 }
 
-// Token, sequence and position of each row.
+// Writes token, sequence and position of each row.
 static void lay_out(lw_session* s, const lw_batch* batch) {
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];

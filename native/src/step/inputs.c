@@ -1,4 +1,4 @@
-// lw_session_inputs: what a session with observe_inputs has seen of the inputs of matrices, by name.
+// lw_session_inputs: the statistics of matrix inputs that a session with observe_inputs has collected, by operation.
 #include <stdio.h>
 
 #include "graph/observe.h"

@@ -1,15 +1,16 @@
-// What mixes the rows of sequences: attention, a state, or both side by side.
+// The mixers of a layer, which mix the rows of a sequence: attention, a state, or both in parallel.
 #include "graph/observe.h"
 #include "kinds/kinds.h"
 #include "step/run.h"
 
-enum { MOST_INPUTS = 2 * LW_MOST_MIXER_INPUTS };  // of the kinds that one layer can have
+enum { MOST_INPUTS = 2 * LW_MOST_MIXER_INPUTS };  // a layer has at most two kinds with inputs
 
 static bool mixes(const lw_worker* w, const lw_layer* layer, size_t kind) {
     return lw_kinds[kind]->inputs != NULL && lw_has_kind(w->model, layer, kind);
 }
 
-// All products of the normalized rows as one phase, and before it the low-rank inputs of the adapted matrices among them.
+// Multiplies norm(x) by the matrices of all mixers in one phase. The low-rank inputs of adapted matrices come before
+// it.
 static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_mixer_input inputs[MOST_INPUTS];
     const lw_matrix* matrices[MOST_INPUTS];
@@ -35,7 +36,7 @@ static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index)
     lw_multiply(w, LW_OP_QKV, products, n, &x);
 }
 
-// A phase after the last layer that mixes rows: only the rows that get logits go on.
+// A phase after the model's last mixer: only the rows that get logits are kept.
 static void keep_logit_rows(lw_worker* w, const lw_layer* layer) {
     const lw_batch* batch = w->step->batch;
     if (w->thread == 0 && batch->n_logits < w->rows) {
@@ -49,8 +50,9 @@ static void keep_logit_rows(lw_worker* w, const lw_layer* layer) {
     lw_end_phase(w, LW_OP_ATTN_CODES);
 }
 
-// Mixers compute from the last kind to the first and are added from the first to the last: attention, which comes first,
-// leaves the codes of its result where its output projection reads them.
+// The mixers' `mix` runs from the last kind to the first, their `add` from the first to the last. Attention is the
+// first kind: it leaves the codes of its result in b->codes, and its `add` reads them before another kind overwrites
+// them.
 void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index) {
     multiply_inputs(w, layer, index);
     for (size_t i = LW_N_KINDS; i-- > 0;)

@@ -10,7 +10,7 @@
 
 enum { MOST_GUESSES = 256 };
 
-// What each kind keeps for itself, of the kinds that the model has. False without memory.
+// Allocates s->of_kind[kind] for each kind that the model has. Returns false without memory.
 static bool open_kinds(lw_session* s) {
     const uint32_t n_layers = s->model->config.n_layers;
     s->of_kind = calloc(LW_N_KINDS, sizeof *s->of_kind);
@@ -32,7 +32,7 @@ static void widen(lw_session* s) {
     *widths = (lw_widths){.hidden = c->hidden_size, .input = c->hidden_size};
     for (uint32_t i = 0; c->pooled && i <= c->n_dense; ++i) lw_widen(&widths->dense, lw_dense_inputs(s->model, i));
     lw_widen(&widths->input, widths->dense);
-    widths->scratch = c->hidden_size * sizeof(float);  // a row before its order
+    widths->scratch = c->hidden_size * sizeof(float);  // a row before it is put in order
     for (uint32_t i = 0; i < c->n_layers; ++i)
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
             if (lw_kinds[kind]->widen != NULL && lw_has_kind(s->model, &s->model->layers[i], kind))
@@ -43,7 +43,7 @@ static void widen(lw_session* s) {
                                                            : lw_matmul_scratch_bytes(rows));
 }
 
-// Whether in some layer an FFN reads what attention beside it does.
+// Whether some layer has an FFN in parallel with attention.
 static bool has_parts_beside(const lw_model* model) {
     for (uint32_t i = 0; i < model->config.n_layers; ++i)
         if (model->layers[i].config.wiring != LW_IN_TURN) return true;
@@ -222,7 +222,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
-    // Each text has a block that is not full at most.
+    // Each text has at most one block that is not full.
     if (model->config.pooled)
         s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
     lw_kv_describe(lw_largest_kv(model, config->kv_type), config->kv_type, s->config.n_blocks, &s->kv);
@@ -237,7 +237,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
     }
-    s->config.cpus = s->config.copies = NULL;  // borrowed for the call
+    s->config.cpus = s->config.copies = NULL;  // the caller's arrays are borrowed only for this call
     *out = s;
     return LW_OK;
 }
@@ -245,7 +245,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
     atomic_store(&session->closing, true);
-    while (lw_gate_release(&session->draws)) continue;  // wakes waiters: they see `closing` and draw nothing
+    while (lw_gate_release(&session->draws)) continue;  // wakes waiting threads: they see `closing` and draw nothing
     lw_ahead_close(session->ahead);
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);

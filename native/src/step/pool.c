@@ -1,10 +1,10 @@
-// What a pooled model has behind its layers: the output norm, pooling, dense heads, the length of the result.
+// The part of a pooled model after its layers: output norm, pooling, dense heads, and normalization of the result.
 #include <math.h>
 #include <string.h>
 
 #include "step/run.h"
 
-// The squares of n values, summed over 16 lanes as other sums are.
+// Sum of the squares of n values, in 16 lanes as other sums are.
 static float sum_of_squares(const float* x, size_t n) {
     float lanes[LW_LANES] = {0};
     for (size_t i = 0; i < n; ++i) lanes[i % LW_LANES] = fmaf(x[i], x[i], lanes[i % LW_LANES]);
@@ -17,7 +17,7 @@ static void check_row(const lw_worker* w, const float* x, size_t n) {
     if (!w->ops->are_finite(x, n)) atomic_store(&w->step->non_finite, true);
 }
 
-// A finished result.
+// Normalizes a finished result if the texts ask for it, and checks that it is finite.
 static void finish_row(const lw_worker* w, float* x, size_t n) {
     if (w->s->texts->normalize) {
         const float length = sqrtf(sum_of_squares(x, n)), by = length > 1e-12f ? length : 1e-12f;
@@ -26,11 +26,11 @@ static void finish_row(const lw_worker* w, float* x, size_t n) {
     check_row(w, x, n);
 }
 
-// One row of the result before the dense heads, from the rows behind the output norm.
+// Makes one row of the pooled result from the rows behind the output norm.
 static void pool_row(const lw_worker* w, float* out, const float* rows, size_t row) {
     const lw_texts* texts = w->s->texts;
     const size_t hidden = w->c->hidden_size;
-    if (texts->pooling != LW_POOL_MEAN) {  // there are no others
+    if (texts->pooling != LW_POOL_MEAN) {  // the rows that are left are the result
         memcpy(out, rows + row * hidden, hidden * sizeof(float));
         return;
     }
@@ -73,7 +73,7 @@ static void run_dense(lw_worker* w, const lw_dense* dense, const float* values, 
     for (size_t row; lw_take_item(&items, &row);) {
         float* y = out + row * n;
         lw_add_vector(y, dense->bias, n);
-        check_row(w, y, n);  // tanh makes 1 of infinity and of NaN
+        check_row(w, y, n);  // before the activation: tanh turns infinity and NaN into 1
         if (dense->config.activation != LW_IDENTITY) w->ops->activate(y, y, NULL, n, dense->config.activation);
         if (dense->norm != NULL) lw_normalize_row(w, y, y, dense->norm, dense->norm_bias, n);
         if (finished) finish_row(w, y, n);

@@ -1,4 +1,4 @@
-// lw_session_profile*: what the profile of a session says, by name.
+// lw_session_profile*: the profile of a session as rows with the names of operations and kernels.
 #include <stdio.h>
 
 #include "graph/session.h"
@@ -48,7 +48,7 @@ lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out
     *n_rows = 0;
     if (session->profile == NULL) return LW_OK;
     for (int operation = 0; operation < LW_OPERATION_COUNT; ++operation) {
-        // Waiting is not one kernel's: the first row of the operation shows it.
+        // Waiting belongs to no kernel. The first row of the operation shows it.
         uint64_t wait_ns = lw_profile_total(session->profile, (lw_operation)operation, 0).wait_ns;
         for (size_t column = 0; column <= lw_n_kernels; ++column) {
             const lw_profile_cell cell = lw_profile_total(session->profile, (lw_operation)operation, column);

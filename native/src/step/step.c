@@ -1,4 +1,4 @@
-// One step of a session, run at once or by the session's thread for steps started ahead.
+// Runs one step of a session, either at once or on the session's thread for steps started ahead.
 #include "step/run.h"
 
 static void count_native(lw_session* session, uint64_t start) {
