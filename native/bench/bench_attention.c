@@ -1,7 +1,7 @@
-// Speed of attention alone, one thread: decode (GB/s of keys and values) and prefill (GMAC/s), as a table.
+// Speed of attention alone on one thread: decode (GB/s of keys and values) and prefill (GMAC/s), as a table.
 //
 // Usage: bench_attention [--isa NAME] [--group 4] [--head-dim 64] [--kv-heads 8] [--kv f16|int8]
-// The cache is laid out as a session's, larger than the last-level cache for the longer contexts.
+// The cache has the layout of a session's cache. For the longer contexts it is larger than the last-level cache.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static lw_kv_cache describe(const shape* s, size_t context) {
     return cache;
 }
 
-// Best seconds to attend `queries` tokens that end a context of `context`, over all heads of `layers` layers.
+// Fewest seconds of attention for the last `queries` tokens of a context, over all heads of `layers` layers.
 static double measure(const shape* s, size_t context, size_t queries, size_t tile, uint32_t layers) {
     lw_kv_cache cache = describe(s, context);
     if (!lw_kv_open(&cache, layers)) exit(2);

@@ -1,8 +1,9 @@
-// Speed of decode at a long context without a prefill: a model of a given shape with random weights, its cache filled
-// with random codes, one sequence. Prints milliseconds a step and tokens per second for every type of cache.
+// Speed of decode at a long context, without a prefill. The model has a given shape and random weights, its cache is
+// filled with random codes, and there is one sequence. Prints milliseconds per step and tokens per second for every
+// type of cache.
 //
-// Usage: bench_decode SHAPE [CONTEXT [THREADS [STEPS]]], SHAPE llama-1b, llama-8b or qwen3-0.6b. Weights are Q4_0, embedding and
-// head Q6_K, as in the files people use.
+// Usage: bench_decode SHAPE [CONTEXT [THREADS [STEPS]]], where SHAPE is llama-1b, llama-8b or qwen3-0.6b.
+// Weights are Q4_0, embedding and head Q6_K, as in the files people use.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -54,7 +55,8 @@ int main(int argc, char** argv) {
         bench_check(lw_session_open(model, &config, &sessions[k]));
         fill_cache(&sessions[k]->kv);
     }
-    for (uint32_t step = 0; step < steps; ++step)  // in turns: other work on the machine slows all down alike
+    for (uint32_t step = 0; step < steps; ++step)  // the types take turns: other work on the machine slows all of them
+                                                   // alike
         for (int k = 0; k < TYPES; ++k) {
             const uint32_t token = 1 + step, start[] = {0, 1}, row = 0;
             const lw_batch batch = {1,    1,    blocks, &token, start, &context, table, &row, NULL,

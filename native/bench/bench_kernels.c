@@ -1,9 +1,11 @@
-// Speed of every row of the kernel table over layer shapes of real models, one thread, as JSON.
+// Speed of every row of the kernel table on one thread, over layer shapes of real models, as JSON.
 //
 // Usage: bench_kernels [--isa NAME] [--kernel TEXT] [--rows 1,8,64] [--shapes 2048x2048,8192x2048] [--seconds S]
 // A shape is outputs x inputs. Weights cycle through more memory than the last-level cache holds, as in a model.
-// The fastest of many passes counts, as it does for the limits: neighbours on a shared machine only slow things down.
-// share_of_bandwidth and share_of_int8_peak are of this machine's measured limits; the larger says what binds.
+// The fastest of many passes counts, also for the machine's limits: other work on a shared machine only slows passes
+// down.
+// share_of_bandwidth and share_of_int8_peak are shares of the measured limits. The larger share shows which limit
+// binds.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ typedef struct options {
 
 static double now(void) { return 1e-9 * (double)lw_profile_now(); }
 
-// Least seconds of one product of `outputs` outputs; each takes the next part of `w`.
+// Fewest seconds of one product of `outputs` outputs. Each product uses the next part of `w`.
 static double measure(const lw_kernel* kernel, const lw_matrix* w, size_t panels, const lw_activations* x,
                       double seconds) {
     const size_t outputs = panels * LW_PANEL;
@@ -170,7 +172,7 @@ static options parse(int argc, char** argv) {
     return o;
 }
 
-// The machine's limits move with its neighbours: they are measured between the kernels, and the best count.
+// The machine's limits change with other work on it. They are measured between the kernels, and the best values count.
 static void measure_limits(lw_level level, lw_limits* best) {
     lw_limits now_is;
     if (lw_measure_limits(1, lw_level_names[level], &now_is) != LW_OK) {

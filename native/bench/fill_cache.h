@@ -4,7 +4,7 @@
 
 #include "kv_cache.h"
 
-// f16 of 2^-4 to 2^-3 either sign, or any codes with one scale.
+// Fills a cache with f16 values of 2^-4 to 2^-3 of either sign, or with arbitrary int8 codes of one scale.
 static inline void fill_cache(const lw_kv_cache* cache) {
     uint16_t* const halves = cache->block.data;
     const size_t bytes = (size_t)((char*)cache->block.mapping + cache->block.mapped - (char*)cache->block.data);

@@ -1,4 +1,5 @@
-// Models of given shapes with random weights, for benches: Q4_0, embedding and head Q6_K, as in the files people use.
+// Models of given shapes with random weights, for benchmarks: Q4_0, embedding and head Q6_K, as in the files people
+// use.
 #ifndef BENCH_RANDOM_MODEL_H
 #define BENCH_RANDOM_MODEL_H
 
@@ -54,7 +55,7 @@ static const bench_shape bench_shapes[] = {
       .rope_theta = 1000000}},
 };
 
-// NULL when none has that name.
+// Returns NULL if no shape has that name.
 static inline const bench_shape* bench_find_shape(const char* name) {
     for (size_t i = 0; i < sizeof bench_shapes / sizeof *bench_shapes; ++i)
         if (strcmp(name, bench_shapes[i].name) == 0) return &bench_shapes[i];
@@ -74,7 +75,7 @@ static inline void bench_load(lw_model* model, lw_role role, uint32_t layer, lw_
     if (data == NULL) exit(2);
     for (uint64_t i = 0; i < bytes; ++i) data[i] = (uint8_t)(i * 2654435761u >> 13);
     for (uint64_t i = 0; type != LW_F32 && i < bytes;
-         i += block)  // a scale of about 2^-8, or 2^-18 beside those of Q6_K
+         i += block)  // scales: about 2^-8; for Q6_K 2^-18, as it has sub-scales
         memcpy(data + i + (type == LW_Q4_0 ? 0 : 208), &(uint16_t){type == LW_Q4_0 ? 0x1C00 : 0x0040}, 2);
     for (uint64_t i = 0; type == LW_F32 && i < bytes; i += 4) memcpy(data + i, &(float){1.0f}, 4);
     const lw_tensor tensor = {data, bytes, type, rows, cols, 0, NULL};

@@ -1,21 +1,23 @@
-// How a step scales to cores that are not at hand: the library's own sharing code (lw_taker, lw_cut_rows, groups of a
-// barrier), run for T virtual threads, each with a clock of its own.
+// Estimates how a step scales to more cores than the machine has. The library's own sharing code (lw_taker,
+// lw_cut_rows, groups of a barrier) runs for T virtual threads, each with a clock of its own.
 //
 // Usage: simulate_cores [--gmac N] [--attention N] [--values N] [--bandwidth N] [--core N] [--line NS] [--rows N]
 //                       [--before 1] [--check LAYERS]
-//   --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels: gmac_s at 64 to 512 rows); 100
-//   --attention  float multiplications of a core in attention, 10^9 a second (bench_attention); 12
-//   --values     values that a core normalizes and quantizes, rotates or activates, 10^9 a second; 2, what bench-arm's rows
-//                of rmsnorm and quantize come to together on V2 at 2.8 GHz
-//   --bandwidth, --core  GB/s that all cores together and one alone read; 430 and 30
-//   --line       nanoseconds until a line that another core has written can be written, and then for the next core to have
-//                its turn; readers of one line have theirs in a quarter of it; 50
-//   --before 1   as it was before lines were spread: whole panels, one line for all at a barrier and at every first share
-//   --check N    measures a model of N layers of the 1B shape here, at 1 and 2 threads, and simulates it with the speeds of
-//                its parts as its profile at 1 thread has them
-// Prints, for prompts of --rows tokens, the share of T cores' time that would do with one core; for decode of one
-// sequence, the share of the time beyond reading the weights at full bandwidth, its context still empty: attention is work
-// and no fixed cost. Weights are Q4_0, the head Q6_K. Nobody is interrupted, and memory is as far from every core.
+//     --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels: gmac_s at 64 to 512 rows); default 100
+//     --attention  float multiplications of a core in attention, 10^9 a second (bench_attention); default 12
+//     --values     values that a core normalizes and quantizes, rotates or activates, 10^9 a second; default 2. The
+//                  rows of rmsnorm and quantize in bench-arm give this together, on a Neoverse V2 at 2.8 GHz.
+//     --bandwidth, --core  GB/s that all cores together read, and that one core reads; default 430 and 30
+//     --line       nanoseconds until a core can write a cache line that another core has written. The next core waits
+//                  as long again; a core that only reads the line needs a quarter of the time. Default 50.
+//     --before 1   simulates older code of the library: whole panels, and one line for all threads at each barrier and
+//                  at each first share
+//     --check N    measures a model of N layers of the 1B shape on this machine at 1 and 2 threads. Then simulates it
+//                  with the speeds of its parts, taken from its profile at 1 thread.
+// For prompts of --rows tokens, prints the efficiency: the time of one core divided by T times the time of T cores. For
+// decode of one sequence with an empty context, prints the share of the time beyond reading the weights at full
+// bandwidth. The context is empty because attention is work and not a fixed cost. Weights are Q4_0, the head Q6_K. No
+// virtual thread is interrupted, and memory is equally far from every core.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +45,7 @@ static void print_scaling(const machine* m, const bench_shape* shape, size_t row
     }
 }
 
-// ---- Against reality
+// ---- Comparison with this machine
 
 static double now_ns(void) { return (double)lw_profile_now(); }
 
@@ -59,7 +61,7 @@ static lw_session* open_session(const lw_model* model, uint32_t threads, uint32_
     return session;
 }
 
-// One prompt, in nanoseconds.
+// Runs one prompt; returns its nanoseconds.
 static double measure_step(lw_session* session, uint32_t rows) {
     const uint32_t blocks = rows / LW_BLOCK_TOKENS + 1, start[] = {0, rows}, context = 0, row = rows - 1;
     uint32_t *table = calloc(blocks, sizeof *table), *tokens = calloc(rows, sizeof *tokens);
@@ -80,7 +82,7 @@ static double measure_step(lw_session* session, uint32_t rows) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-// Speeds of the parts of one prompt, as one thread has them, where they exceed those of `m`.
+// Raises the speeds of `m` to those of one prompt on one thread, where these are higher.
 static void calibrate(machine* m, const lw_model* model, uint32_t rows) {
     lw_session* session = open_session(model, 1, rows);
     lw_profile_row profile[64];
@@ -106,11 +108,11 @@ static void calibrate(machine* m, const lw_model* model, uint32_t rows) {
     }
     m->gmac = larger(m->gmac, 1e-9 * macs / products);
     m->attention = larger(m->attention, 1e-9 * attention_macs / attention_s);
-    m->values = larger(m->values, 1e-9 * bytes / 4 / other);  // about: codes are bytes
+    m->values = larger(m->values, 1e-9 * bytes / 4 / other);  // approximate: codes count as floats
     lw_session_close(session);
 }
 
-// The fastest of some prompts: others on the machine only slow them down.
+// Compares the fastest of some prompts with the simulation: other work on the machine only slows prompts down.
 static void check_against_reality(machine m, uint32_t layers, uint32_t rows) {
     enum { TIMES = 7 };
     bench_shape shape = *bench_find_shape("llama-1b");

@@ -6,9 +6,9 @@
 
 typedef struct uniform_config {
     uint32_t n_layers, hidden_size, ffn_size, n_heads, n_kv_heads, head_dim, vocab_size, context_length;
-    uint32_t sliding_window;  // 0 = all
+    uint32_t sliding_window;  // 0: all tokens
     uint32_t tied_embeddings, qkv_bias;
-    uint32_t qk_norm;  // 1: of each head
+    uint32_t qk_norm;  // 1: a norm of each head
     float rms_norm_eps;
     double rope_theta;
     const float* rope_factors;  // [head_dim / 2] or NULL
@@ -43,7 +43,7 @@ static inline lw_model_config uniform_model(const uniform_config* c, const lw_ro
                              .layers = layers};
 }
 
-// lw_model_create of such a model, of at most 100 layers (or more than the library takes).
+// Calls lw_model_create for such a model. It has at most 100 layers, or more layers than the library accepts.
 static inline lw_status uniform_create(const uniform_config* c, const char* isa, uint32_t n_threads, lw_model** out) {
     lw_layer_config layers[100];
     for (uint32_t i = 0; i < 100; ++i) layers[i] = uniform_layer(c);

@@ -1,5 +1,5 @@
-// Virtual threads, each with a clock of its own, that meet at barriers and share the items of phases by the library's own
-// code (lw_taker).
+// Virtual threads, each with a clock of its own. They meet at barriers, and share the items of phases by the library's
+// own code (lw_taker).
 #ifndef BENCH_VIRTUAL_CREW_H
 #define BENCH_VIRTUAL_CREW_H
 
@@ -11,19 +11,19 @@
 enum { MOST_THREADS = 256 };
 
 typedef struct machine {
-    double gmac, attention, values;  // per nanosecond of one core
+    double gmac, attention, values;  // work of one core per nanosecond
     double bandwidth, core;          // bytes per nanosecond
-    double line;                     // nanoseconds
+    double line;                     // nanoseconds until a cache line is at the next core
     bool before;
 } machine;
 
 typedef struct crew {
     const machine* m;
     unsigned n;
-    double at[MOST_THREADS];  // clock of each
+    double at[MOST_THREADS];  // clock of each thread, in nanoseconds
 } crew;
 
-// A cache line that goes from core to core: when the next one can have it.
+// A cache line that goes from core to core. `free` is the time at which the next core can have it.
 typedef struct line {
     double free;
 } line;
@@ -41,8 +41,8 @@ static int compare_clocks(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// Clocks of those that meet on one line become what they are when they see that
-// the last has come; returns when it came.
+// The threads `who` arrive at a barrier on one cache line, in this order. at[thread] becomes the time at which the
+// thread has written the line. Returns the time at which the last thread has.
 static double arrive(crew* c, const unsigned* who, unsigned n, double at[]) {
     line come = {0};
     for (unsigned i = 0; i < n; ++i) at[who[i]] = touch(&come, c->at[who[i]], c->n > 1 ? c->m->line : 0);
@@ -84,9 +84,9 @@ static void barrier(crew* c) {
 
 typedef struct phase {
     size_t items;
-    bool by_share;  // else one by one
+    bool by_share;  // items are taken in shares, otherwise one by one
     double (*work)(const struct phase* p,
-                   size_t item);  // nanoseconds, or bytes if it reads
+                   size_t item);  // nanoseconds, or bytes if the phase reads memory
     bool reads;
     const machine* m;
     const uniform_config* c;
@@ -98,10 +98,10 @@ typedef struct phase {
 typedef struct thread_state {
     lw_taker taker;
     bool done;
-    double left;  // of what it has taken
+    double left;  // work that is left of the items taken
 } thread_state;
 
-// As the library had it: every first share from the counter too.
+// The library's code before lines were spread: every first share came from the counter, too.
 static bool take_before(lw_taker* t, bool by_share, size_t* begin, size_t* end) {
     return by_share ? lw_work_take_share(t->work, t->total, t->threads, begin, end)
                     : lw_work_take(t->work, t->total, 1, begin, end);
@@ -118,8 +118,7 @@ static void take(crew* c, const phase* p, unsigned thread, thread_state* s, line
         got = lw_take_share(t, &begin, &end);
     else if ((got = lw_take_item(t, &begin)))
         end = begin + 1;
-    // Whether the counter was needed at all shows in whether anybody has ever
-    // moved it.
+    // If no thread has moved the counter, it was not needed.
     const bool counted = !by_number && atomic_load(&t->work->next) > 0 && c->n > 1;
     if (counted) c->at[thread] = touch(counter, c->at[thread], got ? c->m->line : c->m->line / 4);
     s->done = !got;
@@ -127,15 +126,15 @@ static void take(crew* c, const phase* p, unsigned thread, thread_state* s, line
     for (size_t item = begin; got && item < end; ++item) s->left += p->work(p, item);
 }
 
-// Units of work per nanosecond when so many threads are at it.
+// Units of work per nanosecond of one thread while `busy` threads work.
 static double speed(const phase* p, unsigned busy) {
     if (!p->reads) return 1;
     const double share = p->m->bandwidth / (busy > 0 ? busy : 1);
     return share < p->m->core ? share : p->m->core;
 }
 
-// Readers share the bandwidth, so what they have left is worked off from one
-// event to the next.
+// Threads that read share the bandwidth, so their speeds change at every event. The simulation goes from one event to
+// the next.
 static void run_phase(crew* c, const phase* p) {
     static thread_state states[MOST_THREADS];
     lw_work work = {0};

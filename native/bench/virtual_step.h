@@ -1,4 +1,4 @@
-// A forward step of the library's phases, run by a virtual crew.
+// A forward step with the library's phases, run by a virtual crew.
 #ifndef BENCH_VIRTUAL_STEP_H
 #define BENCH_VIRTUAL_STEP_H
 
@@ -13,8 +13,8 @@ static double panel_work(const phase* p, size_t item) {
     return weights * (double)(lw_piece(p->cuts, p->rows, item % p->cuts.n).n + LW_DECODING_ROWS) / p->m->gmac;
 }
 
-// With the activation of its part of a segment, which is not always whoever
-// comes last's.
+// Includes the activation of the panel's part of a segment. In the library, the thread that finishes the segment
+// activates all of it.
 static double gate_up_work(const phase* p, size_t item) {
     return panel_work(p, item) +
            (p->reads ? 0 : (double)lw_piece(p->cuts, p->rows, item % p->cuts.n).n * LW_PANEL / 2 / p->m->values);
@@ -25,7 +25,7 @@ static double row_work(const phase* p, size_t item) {
     return p->of_row / p->m->values;
 }
 
-// Late tiles first.
+// Tokens of a tile. As in the library, late tiles go first.
 static size_t tile_tokens(const uniform_config* c) {
     const lw_layer_config layer = uniform_layer(c);
     return lw_tile_tokens(&layer.attention, layer.attention.n_kv_heads);
@@ -43,7 +43,7 @@ typedef struct step {
     crew c;
     const uniform_config* config;
     size_t rows;
-    bool reads;  // weights from memory: few rows
+    bool reads;  // few rows: weights come from memory
     double bytes;
 } step;
 
@@ -80,7 +80,7 @@ static void attention(step* s, size_t context) {
     run_phase(&s->c, &p);
 }
 
-// Every thread for itself where there are few rows, as in the library.
+// With few rows every thread computes all norms itself, as in the library.
 static void norm(step* s) {
     const double values = 2.0 * s->config->hidden_size;
     if (s->rows > LW_OWN_ROWS) {
@@ -90,7 +90,7 @@ static void norm(step* s) {
     for (unsigned t = 0; t < s->c.n; ++t) s->c.at[t] += (double)s->rows * values / s->c.m->values;
 }
 
-// Nanoseconds.
+// Runs a step; returns its nanoseconds.
 static double run_step(step* s) {
     const uniform_config* c = s->config;
     const double q4 = 18.0 / 32, q6 = 210.0 / 256;

@@ -5,9 +5,9 @@
     python native/bench/arm/bench_arm.py --write native/bench/arm/BASELINE.md
 
 Builds native/ for aarch64, runs every Arm row of the kernel table under emulation and checks its
-bits against scalar, counts its instructions and models the cycles of a whole call (model.py); the
-same for attention, norms and quantization (operations.py). Then counts and models one decode step
-and one prefill of a model at every level (steps.py): the bundled one, or that of --model.
+bits against scalar, counts its instructions and models the cycles of a whole call (model.py).
+Does the same for attention, norms and quantization (operations.py). Then counts and models one
+decode step and one prefill of a model at every level (steps.py): the bundled model, or --model.
 """
 
 import argparse
@@ -34,8 +34,8 @@ TOOLS = (COMPILER, "gcc", "cmake", model.EMULATOR, model.MCA, model.OBJDUMP, mod
 BUILD = ROOT / "build" / "aarch64-tests"
 CPU = "max,sve256=on"  # runs every level; SVE is modelled for V1, whose vectors have 256 bits
 ROWS, PROMPT = (1, 2, 4, 8, 96), 512
-# A call's cost is linear in its inputs: that of COLS, as many as a layer has, is drawn through two
-# calls with fewer, which are quick to model.
+# A call's cost is linear in its inputs. The cost of COLS inputs, as many as a layer has, is
+# extrapolated from two calls with fewer inputs, which are quick to model.
 COLS = 2048
 
 

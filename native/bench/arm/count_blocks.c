@@ -1,14 +1,14 @@
-// A plugin for QEMU's user emulation (plugin API 1): how often each translated block of instructions was executed, and
-// in which order those of some address ranges were.
+// A plugin for QEMU's user emulation (plugin API 1). It counts how often each translated block of instructions is
+// executed. For given address ranges it also records the order of the blocks.
 //     qemu-aarch64 -plugin libcount_blocks.so,out=FILE[,range=START-END ...] PROGRAM     addresses in hexadecimal
 // FILE holds "block ADDRESS INSTRUCTIONS EXECUTIONS" lines and, for the ranges, one "trace" line of block numbers.
-// For programs with one thread: the counters are not atomic.
+// Programs must have one thread: the counters are not atomic.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// What is used of the API; Debian has no package with its header.
+// The used part of the API; Debian has no package with its header.
 #define EXPORT __attribute__((visibility("default")))
 struct qemu_plugin_tb;
 struct qemu_plugin_insn;
@@ -69,7 +69,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb* tb) {
 static void finish(qemu_plugin_id_t id, void* userdata) {
     (void)id, (void)userdata;
     FILE* out = fopen(out_path, "w");
-    if (out == NULL) return;  // the reader misses the file
+    if (out == NULL) return;  // the reader of the file reports that it is missing
     for (const block* b = first; b; b = b->next)
         fprintf(out, "block %" PRIx64 " %" PRIu64 " %" PRIu64 "\n", b->address, b->instructions, b->executions);
     fputs("trace", out);

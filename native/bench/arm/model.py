@@ -1,9 +1,9 @@
-"""Counts what an emulated program executes, and models what Arm cores would make of it.
+"""Counts what an emulated program executes, and models the cycles that Arm cores would need.
 
 Counts are exact: a plugin of the emulator counts every translated block. The model is llvm-mca's
-pipeline, fed with the very instructions that a kernel executed from call to return, in their
-order: decoding, scales, clearing, folding, addresses and branches included. It knows no caches,
-TLBs or branch misses, and takes every load to hit the first cache.
+pipeline. Its input is every instruction that a kernel executed from call to return, in order:
+decoding, scales, clearing, folding, addresses and branches included. It knows no caches, TLBs or
+branch misses: every load is taken to hit the first-level cache.
 """
 
 import bisect
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-TURNS = 100  # of a block in its steady state
+TURNS = 100  # executions of a block, which reach its steady state
 EMULATOR, MCA = "qemu-aarch64", "llvm-mca-19"
 OBJDUMP, NM = "llvm-objdump-19", "aarch64-linux-gnu-nm"
 
 
 @dataclass(frozen=True)
 class Core:
-    """A core that llvm-mca knows; ``dispatch`` is the macro-operations it takes in a cycle.
+    """A core that llvm-mca knows; ``dispatch`` is the macro-operations dispatched in a cycle.
 
-    One row is also modelled for a level ``below`` those that it uses: whether a higher level is
-    worth its layout shows on the same core only.
+    For one row, the levels in ``below`` are modelled, too, although the core would use a higher
+    one. Only the same core shows whether a higher level is worth its layout.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Core:
         return level in self.levels or (rows == 1 and level in self.below)
 
 
-# Each level on the cores that use it. Dispatch widths are those of macro-operations, from Arm's
-# optimization guides; llvm-mca's own are those of micro-operations. V1 decodes 5 instructions and
-# dispatches 8 macro-operations: with 5 it is not flattered.
+# Each level on the cores that use it. Dispatch widths count macro-operations and come from Arm's
+# optimization guides; llvm-mca's own widths count micro-operations. V1 decodes 5 instructions and
+# dispatches 8 macro-operations in a cycle: 5 is taken, so that V1 does not look too fast.
 LEVELS = ("neon", "dotprod", "i8mm", "sve")
 CORES = (
     Core("N1", "neoverse-n1", 4, ("neon", "dotprod")),
@@ -74,7 +74,7 @@ class Counts:
 def run(
     plugin: Path, cpu: str, program: Path, *arguments: object, follow: Iterable[range] = ()
 ) -> tuple[str, Counts]:
-    """What a program prints and executes; the order of blocks only in the ranges to ``follow``."""
+    """Output and blocks of a program; the order of blocks is kept in the ranges ``follow`` only."""
     with tempfile.NamedTemporaryFile("r", suffix=".counts") as out:
         options = [f"out={out.name}", *(f"range={r.start:x}-{r.stop:x}" for r in follow)]
         command = [EMULATOR, "-cpu", cpu, "-plugin", ",".join([str(plugin), *options])]
@@ -141,7 +141,7 @@ def _files(program: Path) -> dict[str, list[range]]:
 
 def cycles(core: Core, instructions: Sequence[str]) -> int:
     """The cycles that llvm-mca gives a core for a sequence of instructions."""
-    # A call is followed, not waited for: its instructions are in the sequence.
+    # llvm-mca must not charge calls: the instructions of the called function are in the sequence.
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core.cpu}", "-mattr=+all", "-iterations=1"]
     command += ["-call-latency=1"]
     command += [f"-dispatch={core.dispatch}", "-resource-pressure=0", "-instruction-info=0"]
@@ -157,7 +157,7 @@ def steady_cycles(core: Core, blocks: Sequence[Sequence[str]]) -> list[float]:
     """The cycles of each block when it follows itself, as in a loop."""
     command = [MCA, "-mtriple=aarch64", f"-mcpu={core.cpu}", "-mattr=+all", "-call-latency=1"]
     command += [f"-iterations={TURNS}", f"-dispatch={core.dispatch}"]
-    command += ["-skip-unsupported-instructions=lack-sched"]  # of the system, seldom executed
+    command += ["-skip-unsupported-instructions=lack-sched"]  # system instructions, seldom executed
     command += ["-resource-pressure=0", "-instruction-info=0"]
     lines = ["target:"]
     for number, block in enumerate(blocks):

@@ -1,7 +1,7 @@
 // Runs one kernel of the table on one random panel, so that its instructions can be counted under emulation:
-//     one_kernel --list ROWS ...         prints "LEVEL SYMBOL ROWS" for what each Arm level uses with so many rows
+//     one_kernel --list ROWS ...         prints "LEVEL SYMBOL ROWS" for the kernels of each Arm level at ROWS rows
 //     one_kernel SYMBOL ROWS [COLS [AHEAD]]  prints the multiply-accumulates done; exits 1 if scalar gives other bits.
-//         Weights are asked for AHEAD bytes before their use
+//         Weights are prefetched AHEAD bytes before their use.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static uint32_t draw(void) {
     return state >> 8;
 }
 
-// Halves of any sign and size that are not infinite.
+// Makes f16 values of any sign and size finite.
 static void make_finite(uint8_t* halves, size_t bytes) {
     for (size_t i = 1; i < bytes; i += 2) halves[i] = (halves[i] & 0xBF) | 0x10;
 }
@@ -48,13 +48,14 @@ static void fill(const lw_matrix* w, uint8_t* data) {
         for (size_t i = 0; i < w->panel_bytes; i += 4) data[i + 3] = (data[i + 3] & 0x80) | 0x3C;
     else if (w->type == LW_F16 || w->type == LW_BF16)
         for (size_t i = 0; i < w->panel_bytes; i += 2) data[i + 1] = (data[i + 1] & 0x87) | 0x30;
-    else  // the f16 scales end each block
+    else  // the f16 scales are at the end of each block
         for (size_t end = halves; end <= w->panel_bytes; end += halves)
             make_finite(data + end - 2 * LW_PANEL, 2 * LW_PANEL);
 }
 
 static int list(char** rows) {
-    // Of the coded types some ways to decode, where it matters most: one row and many.
+    // Only some of the coded types, with different ways to decode, and only for one row and for many, where it matters
+    // most.
     static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32,     LW_F16, LW_BF16, LW_Q4_K,
                                     LW_CB2,  LW_CB4,  LW_T2,   LW_Q4_G128, LW_FP6, LW_W8A8};
     for (; *rows; ++rows)

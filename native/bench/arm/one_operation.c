@@ -1,8 +1,8 @@
 // Runs one operation over lanes once, so that its instructions can be counted under emulation:
 //     one_operation NAME LEVEL SIZE [GROUP [HEAD_DIM]]
-// attention_f16 and attention_int8: a decode step of one KV head over SIZE tokens, by GROUP query heads (4, of 64
-// dimensions); rmsnorm and quantize: SIZE values. Prints the multiply-accumulates or values; exits 1 if scalar gives other
-// bits.
+// attention_f16 and attention_int8 run a decode step of one KV head over SIZE tokens, for GROUP query heads of HEAD_DIM
+// dimensions (default 4 and 64). rmsnorm and quantize run over SIZE values. Prints the number of multiply-accumulates
+// or values. Exits with 1 if scalar gives other bits.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

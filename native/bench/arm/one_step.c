@@ -1,8 +1,9 @@
 // Loads a model and runs steps of it, so that their instructions can be counted under emulation:
 //     one_step DESCRIPTION DATA ISA PROMPT STEPS
-// prefills PROMPT tokens in one step (none if 0), then decodes STEPS times one token, and prints a hash of the last
-// logits. DESCRIPTION is text, made by bench_arm.py: "config" and its numbers in the order of uniform_config, then per
-// tensor "tensor ROLE LAYER TYPE ROWS COLS ROPE_HEADS BYTES"; DATA holds their bytes, one after the other.
+// It prefills PROMPT tokens in one step (none if 0), then decodes STEPS times one token, and prints a hash of the last
+// logits. bench_arm.py makes DESCRIPTION, a text: "config" and its numbers in the order of uniform_config, then for
+// each tensor "tensor ROLE LAYER TYPE ROWS COLS ROPE_HEADS BYTES". DATA holds the tensors' bytes, one tensor after the
+// other.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

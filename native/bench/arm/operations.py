@@ -1,7 +1,7 @@
-"""What the operations over lanes cost that are not matrix products: attention, norms, quantization.
+"""Costs of operations over lanes that are no matrix products: attention, norms, quantization.
 
-Instructions are counted for each size. A call's cost is linear in its size (but for the merging of
-splits, 20 vectors each): modelled cycles are drawn through two calls that are quick to model.
+Instructions are counted for each size. A call's cost is linear in its size, except for the merging
+of splits, 20 vectors each. Cycles are extrapolated from two calls that are quick to model.
 """
 
 import os
@@ -22,7 +22,7 @@ SIZES = {
     "quantize": VALUES,
 }
 MODELLED = (256, 512)
-# Each level's operations on the cores that use them; I8MM and SVE have those of DotProd.
+# Each level's operations on the cores that use them; I8MM and SVE use DotProd's operations.
 LEVELS = {"neon": ("N1",), "dotprod": tuple(core.name for core in model.CORES)}
 
 

@@ -14,7 +14,8 @@ from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise.loading.checkpoints.gguf_checkpoint import open_gguf
 from lanewise.loading.programs.plain import plain_layers
 
-# Of the instructions executed, by the blocks that execute most: the rest costs as much each.
+# Share of the executed instructions that is modelled, from the blocks that execute most. Each
+# remaining instruction is charged the average of these.
 MODELLED = 0.995
 
 Blocks = Counter[tuple[int, int]]  # executions by address and instructions
@@ -56,7 +57,7 @@ def instructions_of(blocks: Blocks) -> int:
 
 
 def cycles_of(core: model.Core, code: model.Code, blocks: Blocks) -> float:
-    """What a core takes for these blocks, each in its steady state."""
+    """The cycles that a core needs for these blocks, each in its steady state."""
     total, covered, chosen = instructions_of(blocks), 0, []
     for block, executions in sorted(blocks.items(), key=lambda b: -b[0][1] * b[1]):
         if covered >= MODELLED * total:
