@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("native/include", "native/src", "service/lanewise", "quantizer")
 C_FILES = {".c", ".h", ".inc", ".S"}
 # Here no sentence begins with a word that stands for the thing: it says the thing's name instead.
-STRICT = ("native/include/", "native/src/")
+STRICT = ("native/include/", "native/src/", "service/lanewise/", "quantizer/")
 VAGUE = re.compile(r"\b(?:whoever|nobody|those's)\b", re.IGNORECASE)
 BEGINNING = re.compile(r"(?:^|[.:!?]\s+)(?:Who|Whoever|Those who|Nobody)\b(?! *\?)")
 # A comment behind code begins in lower case. "Such as" gives examples.

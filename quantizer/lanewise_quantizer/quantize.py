@@ -36,7 +36,7 @@ from lanewise_quantizer.scale_search import (
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
-CHUNK_WEIGHTS = 1 << 16  # whose temporary arrays stay in a core's cache
+CHUNK_WEIGHTS = 1 << 16  # their temporary arrays stay in a core's cache
 F16_LARGEST = 65504.0
 SIX_BITS = 63
 

@@ -104,7 +104,7 @@ class KvChoice:
     blocks: int
     n_bytes: int  # of the blocks
     reason: str
-    max_seqs: int  # whose states leave half of the memory to keys and values
+    max_seqs: int  # their states leave half of the memory to keys and values
     n_snapshots: int = 0  # of states
     state_bytes: int = 0  # of those and of the states of sequences that run
 

@@ -106,7 +106,7 @@ class PartialOutput:
         if not path.exists():
             return
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):  # else killed while it was written
+            if line.endswith("\n"):  # otherwise killed while writing it
                 entry = json.loads(line)
                 self.done[entry["name"]] = int(entry["checksum"], 16)
         # what an interrupted line left would otherwise be the beginning of the next

@@ -52,7 +52,7 @@ class Streams:
         return Streams(self.x.copied(), None if self.y is None else self.y.copied())
 
     def both(self) -> list[States]:
-        """Those that there are."""
+        """The streams that there are: ``x``, and ``y`` unless it is None."""
         return [self.x] if self.y is None else [self.x, self.y]
 
     def moment(self, of: Callable[[Floats], Floats]) -> Moment:

@@ -21,7 +21,7 @@ SHARED = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
 
 
 def roles_of(ffn: Experts, roles: tuple[Role, Role, Role]) -> tuple[Role, ...]:
-    """Those of gate, up and down that there are."""
+    """The given roles of gate, up and down, without gate if the experts have none."""
     return roles if ffn.gated else roles[1:]
 
 

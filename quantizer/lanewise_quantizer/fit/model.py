@@ -180,7 +180,7 @@ def _fitted(weights: Floats, kind: CodedType, moment: Moment, plan: Plan) -> Cod
     """A matrix fitted to its inputs, but for rows that lie on the type's grid: they stay there."""
     table = plan.tables.get(kind.name)
     rounded, stays = None, np.zeros(len(weights), bool)
-    if not kind.needs_table:  # else no other program had the same
+    if not kind.needs_table:  # no other program has the same table
         rounded = quantize_by_importance(weights, kind, np.diag(moment.sum).copy())
         stays = on_grid(weights, rounded)
         if stays.all():

@@ -282,5 +282,5 @@ def _sampled(rows: int) -> npt.NDArray[np.intp]:
 
 
 def _sample(source: Source, role: Role, layer: int) -> Floats:
-    """Those rows of a matrix."""
+    """The sampled rows of a matrix."""
     return source.rows(role, _sampled(source.tensors[role, layer].rows), layer)

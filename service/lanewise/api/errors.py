@@ -189,7 +189,7 @@ class HeadTooLargeError(ApiError):
 
 
 class NotSupportedError(ApiError):
-    """Others can do this and this server cannot."""
+    """The request is valid for other servers, but this server cannot do it."""
 
     status = 501
     type = "invalid_request_error"

@@ -111,15 +111,15 @@ class ReplayRunner:
         return text[min(draw.position, len(text) - 1)]
 
     def hold_draws(self) -> None:
-        """Those of the session."""
+        """Hold the draws of the session."""
         self._session.hold_draws()
 
     def release_draws(self) -> None:
-        """Those of the session."""
+        """Release the draws of the session."""
         self._session.release_draws()
 
     def counters(self) -> Counters:
-        """Those of the session."""
+        """The counters of the session."""
         return self._session.counters()
 
     def close(self) -> None:

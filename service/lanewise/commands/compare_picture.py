@@ -30,7 +30,7 @@ def draw(rows: Sequence[Compared], picture: str) -> list[Path]:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    mpl.rcParams["svg.hashsalt"] = "lanewise"  # else its identifiers differ from run to run
+    mpl.rcParams["svg.hashsalt"] = "lanewise"  # without it identifiers differ by run
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     front = sorted((row for row in rows if row.on_front), key=lambda row: row.bits_per_weight)

@@ -30,7 +30,7 @@ from lanewise.text.tokenizer import Tokenizer
 NEAREST = 10
 ENDS = re.compile(r"(?<=[.!?…。])[\"')\]]*\s+|\n\s*\n")
 LEAST_WORDS = 3
-ROWS = 256  # whose nearest are looked for at a time
+ROWS = 256  # compared at a time, to find their nearest
 # What other models are compared by.
 OF_TEXT = ("float_activations", "chat", "tasks", "picture")
 

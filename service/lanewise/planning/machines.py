@@ -67,7 +67,7 @@ class Instance:
     memory_bytes: int
     read_gb_s: float
     core_gb_s: float
-    is_shared: bool  # others on the processor read from the same memory
+    is_shared: bool  # other tenants of the processor read from the same memory
     price: Price | None
     source: str
     estimates: tuple[str, ...]  # fields that the provider has not published

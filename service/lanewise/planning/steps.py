@@ -20,8 +20,8 @@ class StepSize:
     rows: float  # tokens
     logits: float  # rows whose logits are wanted
     attended: float  # pairs of a row and a token that it sees
-    cached: float  # tokens whose keys and values are read, those of each sequence once
-    sequences: float = 0.0  # whose states are read and written
+    cached: float  # tokens whose keys and values are read; once for each sequence
+    sequences: float = 0.0  # their states are read and written
 
 
 @dataclass(frozen=True, slots=True)

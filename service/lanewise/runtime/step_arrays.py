@@ -48,9 +48,9 @@ class Batch:
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
     adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: none has one
     copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
-    state_copies: Sequence[tuple[int, int]] = ()  # likewise of places of states
+    state_copies: Sequence[tuple[int, int]] = ()  # places of states (from, to), as ``copies``
     guesses: Sequence[int] | None = None  # of each sequence; None: none has any
-    accepted: Sequence[int] | None = None  # likewise
+    accepted: Sequence[int] | None = None  # of each sequence; None: none has any
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
 
 
@@ -99,7 +99,7 @@ class StepArrays:
         for name, pointer in self._inputs.items():
             setattr(self.batch, name, pointer)
         self._adapters = ffi.new("lw_adapter*[]", limits.tokens) if limits.has_adapters else None
-        self._tables: Uint32s = np.empty((0, 0), np.uint32)  # those of the last batch
+        self._tables: Uint32s = np.empty((0, 0), np.uint32)  # of the last batch
         self._tables_pointer: Any = None
         self._draws = ffi.new("lw_draw[]", limits.logits)
         self._draw_columns = columns(
@@ -114,7 +114,7 @@ class StepArrays:
         self._drawn_columns = columns(
             ffi, self.drawn, "lw_sampled", status="u4", token="u4", logprob="f4", n_top="u4"
         )
-        # Whose sampling each of the draws points to: mostly that of the step before.
+        # The sampling that each draw points to: mostly the same as in the step before.
         self._filled: list[Callable[[], Sampling | None]] = [_nobody] * limits.logits
         self._owners: list[Any] = []  # of what the library reads until the step has been run
 

@@ -84,7 +84,7 @@ def held_size(tensor: Tensor, target: TensorType) -> int:
 def held_name(checkpoint: Checkpoint, weights: str | None) -> str:
     """The type that most matrices are held in when asked to be of type ``weights``, by name.
 
-    Those that keep their type count as what the file calls it.
+    Matrices that keep their type count by its name in the file.
     """
     asked = None if weights is None or "=" in weights else weights
     kinds = Counter(

@@ -208,7 +208,7 @@ class Lane:
     def _wait_slowly(self, job: Job) -> None:
         self._waiting_slow.append(job)
         if len(self._waiting_slow) > MAX_WAITING_SLOW:
-            # Those go whose client has used most.
+            # The job of the client that has used the most time goes.
             loser = max(self._waiting_slow, key=self._rank)
             self._waiting_slow.remove(loser)
             _fail(loser, "busy", "too many others that take long are waiting")

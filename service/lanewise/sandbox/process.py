@@ -209,7 +209,7 @@ class Zygote:
         self.is_gone = self._is_killed = True
         self._process.kill()
         self._process.wait()
-        if not self._lock.locked():  # else the task that waits for an answer closes
+        if not self._lock.locked():  # otherwise the task that has the lock closes it
             self._channel.close()
 
 

@@ -65,14 +65,14 @@ class Tokens:
         self._bounds = bounds
 
     def add(self, piece: Piece, encode: Encode) -> None:
-        """Those of a piece."""
+        """Add the tokens of a piece."""
         room = self._bounds.room
         with room.passing(max(0, len(piece.text) - AT_ONCE) * CHARACTER_BYTES):
             ids = encode(piece.before + piece.text)
             self.put(ids[len(encode(piece.before)) :] if piece.before else ids)
 
     def put(self, ids: Sequence[int]) -> None:
-        """More of them."""
+        """Add these tokens."""
         before, last = len(self.ids), self._bounds.last
         self.ids += ids
         if last is not None:

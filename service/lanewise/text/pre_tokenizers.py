@@ -183,7 +183,7 @@ _NAMES: tuple[tuple[PreTokenizer, str], ...] = (
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     name: pre for pre, names in _NAMES for name in names.split()
 }
-# Those of OpenAI's vocabulary of 2022, which files of others have.
+# The expressions of OpenAI's vocabulary of 2022, which other makers' files have, too.
 CL100K = tuple(
     contractions
     + r"|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"

@@ -35,7 +35,7 @@ class SamplingDefaults:
 
     @classmethod
     def of_model(cls, files: TokenizerFiles) -> SamplingDefaults:
-        """Those of a model's files. A value that no request may have is left out, with a warning.
+        """The defaults in a model's files. Values that no request may have are left out and logged.
 
         ``do_sample`` and ``max_new_tokens`` count for nothing, as in other servers.
         """
@@ -43,7 +43,7 @@ class SamplingDefaults:
         return cls(**{name: found[name] for name in RANGES if name in found})
 
     def unusual(self) -> dict[str, float]:
-        """Those that are not OpenAI's."""
+        """The defaults that differ from OpenAI's."""
         usual = SamplingDefaults()
         values = ((name, getattr(self, name)) for name in RANGES)
         return {name: value for name, value in values if value != getattr(usual, name)}
@@ -56,7 +56,7 @@ class SamplingDefaults:
         }
 
     def __str__(self) -> str:
-        """Those that are not OpenAI's; empty if there are none."""
+        """The defaults that differ from OpenAI's; empty if there are none."""
         return ", ".join(f"{name} {value:g}" for name, value in self.unusual().items())
 
 

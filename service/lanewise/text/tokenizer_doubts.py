@@ -1,9 +1,9 @@
-"""What of a tokenizer.json may take more than in proportion to a text.
+"""The parts of a tokenizer.json that may take more time or memory than in proportion to a text.
 
 A tokenizer that a model brings is a program: its normalizer can make a text a million times as
-long, and a regular expression can take time that doubles with each character. Those of published
-models do neither, and what they are made of is listed here. What is not listed is no error: such a
-tokenizer runs in a process with limits (``limited_tokenizer``).
+long, and a regular expression can take time that doubles with each character. Tokenizers of
+published models do neither, and their parts are listed here. A tokenizer with other parts is no
+error: it runs in a process with limits (``limited_tokenizer``).
 """
 
 from __future__ import annotations

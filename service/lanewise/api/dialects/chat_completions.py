@@ -229,7 +229,7 @@ class ChatWire(OpenAiWire):
     chunk_object = "chat.completion.chunk"
 
     def first(self) -> Iterator[str]:
-        """Whose message it is."""
+        """The role of each message, which is the assistant's."""
         ask = self.about.ask
         for index in range(len(self.about.prompts) * ask.n_drawn):
             yield self.chunk(index, '"delta":{"role":"assistant","content":""},"logprobs":null')
@@ -277,7 +277,7 @@ class ChatWire(OpenAiWire):
         return self.prompt_scores(choices[0])
 
     def logprobs(self, choice: Choice) -> dict[str, Any] | None:
-        """Those of all tokens."""
+        """The log-probabilities of all tokens."""
         return self._logprobs(choice.tokens)
 
     def _logprobs(self, tokens: list[Sampled | None]) -> dict[str, Any] | None:

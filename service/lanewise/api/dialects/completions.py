@@ -144,7 +144,7 @@ class CompletionWire(OpenAiWire):
         return {"text": text, **self.prompt_scores(choice)}
 
     def logprobs(self, choice: Choice) -> dict[str, Any] | None:
-        """Those of the prompt, if it is echoed, and of the answer."""
+        """The log-probabilities of the prompt, if it is echoed, and of the answer."""
         if self._shown.logprobs is None:
             return None
         made = LegacyLogprobs()

@@ -47,7 +47,7 @@ class Turn(Strict):
 
     @property
     def blocks(self) -> list[Any]:
-        """The parts; a text is one. Those of foreign tools are left out."""
+        """The parts; a text is one. Parts of foreign tools are left out."""
         if isinstance(self.content, str):
             return [Block(type="text", text=self.content)]
         return [block for block in self.content if not isinstance(block, ForeignBlock)]

@@ -49,7 +49,7 @@ class OllamaOptions(LlamaSampling):
 
     @classmethod
     def unsaid(cls) -> Self:
-        """Those of a request without any."""
+        """The options of a request that has none."""
         return cls.model_validate({})
 
 

@@ -143,7 +143,7 @@ class Shown:
 
     logprobs: int | None = None  # so many alternatives beside each token; None: nothing
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
-    prompt_scores: int | None = None  # those again, in a list of their own
+    prompt_scores: int | None = None  # the same again, in a separate list
     echo: bool = False  # the prompt before the answer
     token_ids: bool = False
     special_tokens: bool = False  # in texts

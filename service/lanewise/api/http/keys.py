@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Caller(NamedTuple):
-    """Whose request it is; ``number`` is the same for all requests of one key."""
+    """The client of a request; ``number`` is the same for all requests of one key."""
 
     number: int
     is_admin: bool

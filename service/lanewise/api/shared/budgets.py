@@ -26,7 +26,7 @@ class TextBudgets:
 
     @classmethod
     def of(cls, settings: Settings) -> "TextBudgets":
-        """Those of a server's settings."""
+        """The budgets in a server's settings."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
     def sandbox(self, max_model_len: int, counters: Counters) -> Sandbox:

@@ -85,7 +85,7 @@ class RequestBudgets:
 
     @classmethod
     def of(cls, settings: Settings) -> "RequestBudgets":
-        """Those of a server's settings."""
+        """The budgets in a server's settings."""
         return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
 
     def check(self, ask: Ask) -> None:

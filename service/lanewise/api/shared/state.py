@@ -133,7 +133,7 @@ class ServerState:
         return [*self.names, *(adapter.name for adapter in adapters)]
 
     def tenant_of(self, client: int) -> str:
-        """Whose cached prefixes a client's requests may find: those of equal tenants."""
+        """The tenant of a client: its requests find the cached prefixes of the same tenant only."""
         return "" if self.share_prefix_cache else str(client)
 
     def adapter_named(self, name: str) -> LoadedAdapter | None:

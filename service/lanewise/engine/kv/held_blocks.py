@@ -136,7 +136,7 @@ class HeldBlocks:
         if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                 self._keep_full_blocks(sequence, end)
-            if end == sequence.n_prompt and self.states is None:  # else unusable
+            if end == sequence.n_prompt and self.states is None:  # unusable with states
                 self._keep_begun_block(sequence, end)
         for group, window in enumerate(self._windows.of):
             if window.size is not None:

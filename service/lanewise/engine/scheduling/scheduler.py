@@ -79,7 +79,7 @@ class Scheduler:
             self.running.remove(sequence)
             del sequence.tokens[len(sequence.tokens) - sequence.n_pending :]
             sequence.n_pending = 0
-            if sequence.n_ahead == 0:  # else a running step still writes to its blocks
+            if sequence.n_ahead == 0:  # no running step writes to its blocks
                 self.blocks.release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)

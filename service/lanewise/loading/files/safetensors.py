@@ -94,7 +94,7 @@ class SafetensorsFile:
                 f"{where}: its data, bytes {start} to {end}, end beyond the file's"
                 f" {self.file.size} bytes: the file is truncated or the entry corrupt"
             )
-        if dtype in SIZES:  # others are rejected later, if the model needs the tensor
+        if dtype in SIZES:  # other dtypes are rejected if the model needs them
             expected = prod(shape) * SIZES[dtype]
             if end - start != expected:
                 raise ModelFileError(

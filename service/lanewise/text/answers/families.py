@@ -115,7 +115,7 @@ class HarmonyFormat(AnswerFormat):
         return True
 
     def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Those of headers and ends."""
+        """The tokens of headers and ends."""
         return _ids(harmony.TOKENS, tokenizer)
 
     def start_of(self, prompt: str, continued: str | None) -> Start:
@@ -179,7 +179,7 @@ class PlainFormat(AnswerFormat):
         return bool(tools) or self.thinking is not None or self.content is not None
 
     def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Those of calls and those around reasoning."""
+        """The tokens of calls, and the tokens around reasoning and content."""
         tags = self.calls.begin, *self.calls.tags()
         if self.thinking is not None:
             tags += self.thinking.begin, self.thinking.end

@@ -88,7 +88,7 @@ class Readers(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Parameters) -> Readers:
-        """Those of a function, if its schema is one; else all values are of any type."""
+        """The readers of a function. If its schema is none, all values are of any type."""
         try:
             schema = {**argument_schema(parameters), "x-guidance": COERCED}
             forms = object_forms(schema, schema)

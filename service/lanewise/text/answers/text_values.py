@@ -31,7 +31,7 @@ class TextValues:
 
     @property
     def rules(self) -> list[str]:
-        """Those that the values refer to."""
+        """The rules that the values refer to."""
         return self._strings.rules
 
     def of(self, schema: Any, root: Root) -> str:

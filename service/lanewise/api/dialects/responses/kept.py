@@ -123,7 +123,7 @@ def all_items(kept: Stored) -> list[JsonItem]:
 
 
 def items_before(kept: Stored) -> list[JsonItem]:
-    """Those of all that was before it."""
+    """The items of all that was before an answer."""
     return [item for some in kept.items for item in _items(some)]
 
 
