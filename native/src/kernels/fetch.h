@@ -1,6 +1,6 @@
 // How weights to come are asked for. As many lines are prefetched as are used meanwhile.
 // Arm: those a set distance ahead, or none (lw_cpu_fetch_ahead). x86: which ones and when depends on the core
-// (lw_cpu_fetch_order; DECISIONS.md here has the measurements).
+// (lw_cpu_fetch_order; prefetch-by-core.md of the guide's decisions).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 

@@ -170,7 +170,7 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (../DECISIONS.md has what each gave). What takes least
+// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (prefetch-by-core.md of the decisions). What takes least
 // arithmetic and lies in order is best left to the hardware; where arithmetic is the limit, waiting is too dear.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
     const bool light = type.plain || type.format.low == 8 || (type.chunks == 32 && type.format.high == 0);
