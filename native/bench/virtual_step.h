@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "kinds/attend.h"
 #include "virtual_crew.h"
 
 static double panel_work(const phase* p, size_t item) {

@@ -259,8 +259,8 @@ def test_what_cannot_be_asked_of_a_head_is_refused(model, tokens):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda layers: (layers[-1], *layers[:-1]), "layer 0: mtp is 1, must be 0 to 0"),
-        (lambda layers: (*layers, layers[-1]), "mtp is 1, must be 0 to 0"),
+        (lambda layers: (layers[-1], *layers[:-1]), "layer 0: mtp is 1, must be 0"),
+        (lambda layers: (*layers, layers[-1]), "mtp is 1, must be 0"),
         (lambda layers: (*layers[:-1], replace(layers[-1], ffn=None)), "must be 0 but with an FFN"),
         (
             lambda layers: (

@@ -142,8 +142,6 @@ def random_program(rng: np.random.Generator) -> ModelConfig:
     for _ in range(int(rng.integers(1, 4))):
         rotated = 2 * int(rng.integers(1, head_dim // 2 + 1))
         factors = tuple(float(f) for f in rng.uniform(1, 4, rotated // 2).astype("f4"))
-        if rng.random() < 0.2:
-            factors = (*factors[:-1], float("inf"))
         scale = float(rng.choice([1.0, 1.25]))
         ropes.append(Rope(1e4, rotated, factors if rng.random() < 0.5 else None, scale))
     layers = [random_layer(rng, heads, len(ropes)) for _ in range(int(rng.integers(1, 4)))]

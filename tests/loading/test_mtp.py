@@ -55,8 +55,8 @@ def test_a_stored_program_has_its_head(name: str, tmp_path: Path) -> None:
     attentive = {"attention": head["attention"], "mtp": True}
     feeding = {key: value for key, value in head.items() if key != "attention"}
     for program, says in (
-        ([head], "must be 0 to 0"),
-        ([head, *layers], "must be 0 to 0"),
+        ([head], "must be 0"),
+        ([head, *layers], "must be 0"),
         ([*layers, feeding], "must be 0 but with attention to all tokens"),
         ([*layers, attentive], "must be 0 but with an FFN"),
     ):

@@ -111,14 +111,14 @@ def with_attention(**changes: object) -> program.ModelConfig:
         (with_layer(output_scale=0.0), "layer 1: output_scale is 0.0; it must be above 0"),
         (with_layer(wiring="beside"), "wiring is 'beside'; one of in_turn, parallel, parallel_one"),
         (tiny(per_layer_size=8, residual_scale=0.5), "residual_scale is 0.5; 1 is needed beside"),
-        (tiny(norm="layer", per_layer_size=8), "per_layer_size is 8, must be 0 to 0"),
+        (tiny(norm="layer", per_layer_size=8), "per_layer_size is 8, must be 0"),
         (
             dataclasses.replace(with_layer(state=program.ShortConv(3)), norm="layer"),
-            "layer 1 state: kind is 1, must be 0 to 0",
+            "layer 1 state: kind is 1, must be 0",
         ),
         (
             with_layer(ffn=program.Experts(4, 2, 32, "softmax", shared_gate=True)),
-            "layer 1 FFN: shared_gate is 1, must be 0 to 0",
+            "layer 1 FFN: shared_gate is 1, must be 0",
         ),
         (tiny(ropes=(program.Rope(1e4, 16, (1.0,)),)), "1 RoPE factors; 8 positive finite"),
         (

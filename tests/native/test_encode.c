@@ -224,9 +224,9 @@ static void test_configs(void) {
         ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), says); \
     } while (0)
     SPOILT(c.model.pooled = 2, "pooled is 2");
-    SPOILT(c.model.pooled = 0, "n_token_types is 2, must be 0 to 0");
+    SPOILT(c.model.pooled = 0, "n_token_types is 2, must be 0");
     SPOILT(c.model.norm = (lw_norm_kind)2, "norm is 2");
-    SPOILT(c.model.norm = LW_NORM_RMS, "norm_bias is 1, must be 0 to 0");
+    SPOILT(c.model.norm = LW_NORM_RMS, "norm_bias is 1, must be 0");
     SPOILT(c.model.n_positions = 7, "n_positions is 7, must be 0 or context_length (1100)");
     SPOILT(c.model.n_dense = 5, "n_dense is 5, must be 0 to 4");
     SPOILT((c.model.n_dense = 1, c.model.dense = NULL), "dense must not be NULL");

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/session.h"
+#include "kinds/attend.h"
 #include "uniform_model.h"
 
 enum { SEQS = 3, CHUNK = 250, VOCAB = 50, HIDDEN = 48, MAX_STEPS = 64 };
@@ -151,7 +151,7 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
     *splits = 0;
     for (uint32_t i = 0; i < n_steps; ++i) {
         run_step(session, &steps[i], done, forget, out + (size_t)i * SEQS * VOCAB);
-        *splits += session->tilings[0].tiles[0].n_splits > 1;
+        *splits += lw_attention_of(session)->layers[0].tiling.tiles[0].n_splits > 1;
         if (forget) destroyed = destroy_unseen(session, done);
     }
     if (forget && (destroyed > 0) != (v->window != 0)) {
@@ -159,7 +159,8 @@ static void run(const variant* v, const lw_model* model, uint32_t threads, bool 
         exit(1);
     }
     const size_t rows = lw_attention_rows(lw_tile_tokens(lw_model_heads(model), v->kv_heads), v->heads / v->kv_heads);
-    const size_t room = session->split_floats / v->kv_heads / lw_attention_state_floats(rows, session->kv.value_dim);
+    const size_t room =
+        lw_attention_of(session)->split_floats / v->kv_heads / lw_attention_state_floats(rows, session->kv.value_dim);
     if (v->window != 0 && room != (threads > 1 ? 3 : 0)) {
         printf("%s: room for %zu splits\n", v->name, room);
         exit(1);

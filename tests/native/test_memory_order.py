@@ -19,7 +19,7 @@ import topics
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPLORER = ROOT / "tests" / "native" / "explorer"
-SOURCES = ("thread_pool.h", "thread_pool.c", "graph/ahead.c")
+SOURCES = ("thread_pool.h", "thread_pool.c", "step/ahead.c")
 SCENARIOS = ("scenarios_pool.c", "scenarios_ahead.c", "scenarios_litmus.c")
 MACHINE = (
     "machine.c",
@@ -261,7 +261,7 @@ RUN, MEET = "    work(context, 0);\n", "    lw_pool_barrier(pool, 0);\n"
 TAKE = "*begin = atomic_fetch_add_explicit(&work->next, chunk, memory_order_relaxed);"
 RESET = "atomic_store_explicit(&here->come, 0, memory_order_relaxed);"
 RAISE = "raise_signal(&here->left);"
-POOL, AHEAD = "thread_pool.c", "graph/ahead.c"
+POOL, AHEAD = "thread_pool.c", "step/ahead.c"
 FAULTS = {
     "nobody is woken": Fault("pool", POOL, "if (atomic_load(&word->sleepers) != 0)", "if (0)"),
     "sleepers are not counted": Fault("pool", POOL, "atomic_fetch_add(&word->sleepers, 1);", ""),

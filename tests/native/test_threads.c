@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
-#include "graph/session.h"
+#include "kinds/attend.h"
 #include "numa.h"
 #include "small_model.h"
 #include "uniform_model.h"
@@ -274,7 +274,8 @@ static void long_step(const lw_model* model, uint32_t threads, float* logits) {
     s.batch.block_tables = table;
     s.batch.block_table_stride = LONG_BLOCKS;
     for (int i = 0; i < 8; ++i) must(lw_step(session, &s.batch, logits, &s.drawn));
-    expect((session->tilings[0].tiles[0].n_splits > 1) == (threads > 1), "threads share a long context");
+    expect((lw_attention_of(session)->layers[0].tiling.tiles[0].n_splits > 1) == (threads > 1),
+           "threads share a long context");
     lw_session_close(session);
 }
 

@@ -1,8 +1,6 @@
 #include "graph/kv_groups.h"
 
-#include "graph/states.h"
 #include "kv_cache.h"
-#include "status.h"
 
 enum { MOST_KINDS = 16 * LW_MAX_KV_GROUPS };
 
@@ -25,7 +23,7 @@ static bool has_own_kv(const lw_model* model, uint32_t layer) {
     return lw_has_attention(&model->layers[layer]) && !model->layers[layer].config.attention.shares_kv;
 }
 
-static size_t bytes_of(const lw_attention_config* c, lw_type kv_type) {
+size_t lw_kv_bytes(const lw_attention_config* c, lw_type kv_type) {
     lw_kv_cache cache;
     lw_kv_describe(c, kv_type, 1, &cache);
     return cache.block_bytes;
@@ -35,7 +33,7 @@ const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type)
     const lw_attention_config* largest = lw_model_heads(model);
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
-        if (has_own_kv(model, i) && bytes_of(c, kv_type) > bytes_of(largest, kv_type)) largest = c;
+        if (has_own_kv(model, i) && lw_kv_bytes(c, kv_type) > lw_kv_bytes(largest, kv_type)) largest = c;
     }
     return largest;
 }
@@ -62,16 +60,16 @@ static uint32_t window_of(const lw_model* model, uint32_t layer, bool by_window)
 
 // Returns false when there are more windows than groups.
 static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, kinds* out) {
-    const size_t slot_bytes = bytes_of(lw_largest_kv(model, kv_type), kv_type);
+    const size_t slot_bytes = lw_kv_bytes(lw_largest_kv(model, kv_type), kv_type);
     *out = (kinds){0};
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         if (!has_own_kv(model, i)) continue;
         const uint32_t window = window_of(model, i, by_window), window_at = find_window(out, window);
-        const size_t bytes = bytes_of(&model->layers[i].config.attention, kv_type);
+        const size_t bytes = lw_kv_bytes(&model->layers[i].config.attention, kv_type);
         const uint32_t at = find_kind(out, window, bytes);
         if (window_at == LW_MAX_KV_GROUPS) return false;
         if (window_at == out->n_windows) out->windows[out->n_windows++] = window;
-        // There are no more sizes than check_config.c takes.
+        // The check of programs bounds how many sizes there are.
         if (at == out->n)
             out->of[out->n++] = (kind){
                 .window = window, .bytes = bytes, .in_slot = (uint32_t)(slot_bytes / bytes), .window_at = window_at};
@@ -114,7 +112,7 @@ static void place_layers(const lw_model* model, lw_type kv_type, bool by_window,
             places[i] = places[c->kv_layer];
             continue;
         }
-        const uint32_t at = find_kind(k, window_of(model, i, by_window), bytes_of(c, kv_type));
+        const uint32_t at = find_kind(k, window_of(model, i, by_window), lw_kv_bytes(c, kv_type));
         const kind* one = &k->of[at];
         const uint32_t number = next[at]++, slot = one->first_slot + number / one->in_slot;
         places[i] = (lw_kv_place){(uint16_t)(first_groups[one->window_at] + slot / slots), slot % slots,
@@ -148,22 +146,4 @@ lw_kv_groups lw_group_layers(const lw_model* model, lw_type kv_type, bool by_win
     }
     if (places != NULL) place_layers(model, kv_type, true, &k, first_groups, slots, places);
     return out;
-}
-
-lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out) {
-    if (model == NULL || out == NULL || !lw_is_kv_type(kv_type) || groups_by_window > 1)
-        return lw_fail(
-            LW_ERR_ARGUMENT,
-            "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0) or I8 (24), "
-            "groups_by_window 0 or 1");
-    if (model->config.pooled)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_kv_layout: the model is pooled: it has no cache");
-    const lw_kv_groups groups = lw_group_layers(model, kv_type, groups_by_window != 0, NULL);
-    const uint64_t slot_bytes = bytes_of(lw_largest_kv(model, kv_type), kv_type);
-    *out = (lw_kv_layout){.block_bytes = slot_bytes * groups.n_slots,
-                          .state_bytes = lw_state_place_bytes(model, 0),
-                          .guess_bytes = lw_state_place_bytes(model, 1) - lw_state_place_bytes(model, 0),
-                          .n_groups = groups.n_groups};
-    for (uint32_t i = 0; i < groups.n_groups; ++i) out->windows[i] = groups.windows[i];
-    return LW_OK;
 }

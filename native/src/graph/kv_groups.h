@@ -21,6 +21,8 @@ typedef struct lw_kv_place {  // of a layer
     size_t offset;  // in the slot's part of a block
 } lw_kv_place;
 
+// Bytes of a layer's keys and values in one block.
+size_t lw_kv_bytes(const lw_attention_config* c, lw_type kv_type);
 // The attention of the layer whose keys and values take most bytes.
 const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type);
 // One group for each window, or several; or one for all layers. Where `places` is not NULL it gets [n_layers].

@@ -16,11 +16,8 @@ static size_t splits_of(size_t cols) {
 }
 
 size_t lw_partial_floats(const lw_session* s) {
-    size_t splits = LW_ADAPTED_TOGETHER * splits_of(s->widths.hidden);
-    const size_t alone[] = {s->widths.q, s->widths.mixed, s->widths.gated};
-    for (size_t i = 0; i < sizeof alone / sizeof *alone; ++i)
-        if (splits_of(alone[i]) > splits) splits = splits_of(alone[i]);
-    return splits * s->config.max_adapter_rank;
+    const size_t together = LW_ADAPTED_TOGETHER * splits_of(s->widths.hidden), alone = splits_of(s->widths.adapted);
+    return (together > alone ? together : alone) * s->config.max_adapter_rank;
 }
 
 lw_status lw_check_adapters(const lw_session* s, const lw_batch* batch) {

@@ -4,31 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t layer_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses) {
-    if (model->layers[layer].config.mtp) return (1 + (size_t)max_guesses) * lw_hidden_stride(model);
-    return lw_lay_out_state(&model->layers[layer].config.state, model->config.hidden_size, max_guesses).end;
-}
-
-uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses) {
-    uint64_t floats = 0;
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) floats += layer_floats(model, i, max_guesses);
-    return floats * sizeof(float);
-}
-
-bool lw_states_open(const lw_model* model, uint32_t n_places, uint32_t max_guesses, lw_states* out) {
-    const size_t bytes = lw_state_place_bytes(model, max_guesses);
-    *out = (lw_states){.n_places = n_places, .place_floats = bytes / sizeof(float), .max_guesses = max_guesses};
-    if (bytes == 0) return true;
+bool lw_states_open(const size_t* floats, uint32_t n_layers, uint32_t n_places, uint32_t max_guesses, lw_states* out) {
+    *out = (lw_states){.n_places = n_places, .max_guesses = max_guesses};
+    for (uint32_t i = 0; i < n_layers; ++i) out->place_floats += floats[i];
+    if (out->place_floats == 0) return true;
+    const size_t bytes = out->place_floats * sizeof(float);
     if (n_places > SIZE_MAX / bytes) return false;
-    out->offsets = calloc(model->config.n_layers, sizeof *out->offsets);
+    out->offsets = calloc(n_layers, sizeof *out->offsets);
     out->is_used = calloc(n_places, sizeof *out->is_used);
     out->n_guesses = calloc(n_places, sizeof *out->n_guesses);
     out->n_begun = calloc(n_places, sizeof *out->n_begun);
     out->n_copied = calloc(n_places, sizeof *out->n_copied);
     if (out->offsets == NULL || out->is_used == NULL) return false;
     if (out->n_guesses == NULL || out->n_begun == NULL || out->n_copied == NULL) return false;
-    for (uint32_t i = 1; i < model->config.n_layers; ++i)
-        out->offsets[i] = out->offsets[i - 1] + layer_floats(model, i - 1, max_guesses);
+    for (uint32_t i = 1; i < n_layers; ++i) out->offsets[i] = out->offsets[i - 1] + floats[i - 1];
     return lw_block_map(n_places * bytes, &out->block);
 }
 

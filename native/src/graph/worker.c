@@ -165,3 +165,8 @@ void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matri
     }
     lw_end_phase(w, operation);
 }
+
+void lw_keep_rows(float* buffer, size_t cols, const lw_batch* batch) {
+    for (size_t i = 0; i < batch->n_logits; ++i)  // rows ascend, so none is overwritten before it is read
+        memmove(buffer + i * cols, buffer + batch->logit_rows[i] * cols, cols * sizeof(float));
+}

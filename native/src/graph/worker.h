@@ -145,47 +145,8 @@ static inline lw_inputs lw_inputs_of(const lw_activations* x) {
 // others compute of it may not be there yet; products wait for it (low_rank.c).
 void lw_project(lw_worker* w, lw_operation operation, uint32_t layer, lw_adapted first, size_t n, lw_inputs x);
 
-// A phase of attention over layer `index`; true when it also left the codes of its result in b->codes (attend.c).
-bool lw_attend(lw_worker* w, uint32_t index);
-// Latent attention (latent.c). The queries, where they have a rank; of a row the part of queries that turns, the row of the
-// cache and codes; queries of rows of the cache; codes of results, of heads first .. first + n - 1; results of heads.
-void lw_make_latent_queries(lw_worker* w, const lw_layer* layer);
-void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale);
-void lw_absorb_keys(lw_worker* w, const lw_layer* layer);
-void lw_quantize_latents(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n);
-void lw_expand_values(lw_worker* w, const lw_layer* layer);
-// Rotates and stores what a layer's products gave, and attends; true as above. Then x += the output projection (attention.c).
-bool lw_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
-void lw_add_attention(lw_worker* w, const lw_layer* layer, uint32_t index, bool have_codes);
-// Rotates and stores keys and values only.
-void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index);
-// Runs what the products gave through a layer's state; b->codes stay as they are. Then likewise (recur.c).
-void lw_recur(lw_worker* w, const lw_layer* layer, uint32_t index);
-void lw_add_state(lw_worker* w, const lw_layer* layer, uint32_t index);
-// x += what mixes rows of norm(x), or x = norm(x) first where the norm replaces x: all phases of it; afterwards w->rows are
-// those that go on (mixer.c).
-void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index);
-// Moves those rows of a buffer that get logits to its beginning.
+// Moves the rows of a buffer that get logits to its beginning.
 void lw_keep_rows(float* buffer, size_t cols, const lw_batch* batch);
-// x += ffn(norm(x)) likewise: ffn.c, experts.c.
-void lw_ffn(lw_worker* w, const lw_layer* layer, uint32_t index);
-void lw_experts(lw_worker* w, const lw_layer* layer, uint32_t index);
-// Of models with a per_layer_size (per_layer.c): what all layers have for themselves, from the embedding; what a layer adds
-// of its own.
-void lw_make_layer_inputs(lw_worker* w);
-void lw_add_layer_input(lw_worker* w, const lw_layer* layer, uint32_t index);
-// Of models with a prediction head (mtp.c). Where it runs alone, in the place of the layers before it: x becomes what it
-// reads. Behind it: what it made is kept for its next run.
-void lw_enter_head(lw_worker* w);
-void lw_leave_head(lw_worker* w);
-// Behind the layers of a step: rows behind the output norm are kept, and w->rows are those that get logits. Behind the
-// logits: the head's keys and values of all tokens, and what the next step begins with.
-void lw_keep_hidden(lw_worker* w);
-void lw_feed_head(lw_worker* w);
-// What a pooled model has behind its layers, into the step's output (pool.c).
-void lw_pool_texts(lw_worker* w);
-// A phase of draws, one for each row of logits (draw.c).
-void lw_draw_rows(lw_worker* w);
 // Counts products for lw_session_counters.
 void lw_count_products(lw_worker* w, size_t n, size_t rows);
 

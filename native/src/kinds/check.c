@@ -10,6 +10,9 @@ lw_place lw_place_of_layer(uint32_t layer, const char* part) {
 
 lw_status lw_check_range(const lw_place* at, const char* field, uint64_t value, uint64_t least, uint64_t most) {
     if (value >= least && value <= most) return LW_OK;
+    if (least == most)
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %llu, must be %llu", at->text, field,
+                       (unsigned long long)value, (unsigned long long)least);
     return lw_fail(LW_ERR_ARGUMENT, "model config: %s%s is %llu, must be %llu to %llu", at->text, field,
                    (unsigned long long)value, (unsigned long long)least, (unsigned long long)most);
 }

@@ -1,4 +1,7 @@
-// FFNs without experts, gated and plain.
+// FFNs without experts, gated and plain (ffn.h).
+#include "kinds/ffn.h"
+
+#include "graph/observe.h"
 #include "kinds/kind.h"
 
 // Of a layer without an FFN, in the place of check_ffn.
@@ -63,4 +66,187 @@ static lw_tensor_spec gated_tensor(const lw_model_config* model, const lw_layer_
     }
 }
 
-const lw_kind lw_kind_ffn = {check_ffn, gated_tensor};
+enum {
+    SEGMENT_PANELS = LW_SEGMENT / LW_PANEL,
+    // Weights are prefetched in the order of one matrix, so each change to the other costs a wait for memory: where
+    // weights are what steps wait for, runs are long. (Zen 5, 1B, one row: runs of 1 segment 32 GB/s.)
+    FEW_ROWS = 8,
+    LONG_RUN = 8,
+};
+
+size_t lw_run_of(size_t rows) { return rows <= FEW_ROWS ? LONG_RUN : 1; }
+
+static size_t panels_of_size(size_t size) { return (size + LW_PANEL - 1) / LW_PANEL; }
+
+// Panels of run `run` of one of the two matrices.
+static size_t panels_of(const lw_gate_up* g, size_t run) {
+    const size_t all = g->run * SEGMENT_PANELS, left = panels_of_size(g->size) - run * all;
+    return left < all ? left : all;
+}
+
+// Where row `row` of a segment is in gate or up.
+static float* segment_row(const lw_gate_up* g, float* buffer, size_t segment, size_t row) {
+    if (g->quantized) return buffer + (segment * g->rows + row) * LW_SEGMENT;
+    return buffer + row * g->size + segment * LW_SEGMENT;
+}
+
+static void multiply_panel(const lw_gate_up* g, size_t run, lw_rows rows, size_t place) {
+    const size_t n = panels_of(g, run), panel = run * g->run * SEGMENT_PANELS + place % n,
+                 segment = panel / SEGMENT_PANELS;
+    const lw_product* p = place < n ? &g->gate : &g->up;
+    float* to = place < n ? g->gate_to : g->up_to;
+    // Kernels add the number of the panel times 32 to the row's address.
+    lw_output out = {to - g->first_panel * LW_PANEL, g->size, false};
+    if (g->quantized)
+        out = (lw_output){segment_row(g, to, segment, 0) - segment * LW_SEGMENT - g->first_panel * LW_PANEL, LW_SEGMENT,
+                          false};
+    lw_product_panel(p, &g->in, rows, g->first_panel + panel, out, g->w->scratch);
+    const lw_matmul_worker self = {g->w->scratch, g->w->profile, LW_OP_GATE_UP};
+    lw_matmul_charge(&self, p, &g->in, rows, panel);
+}
+
+static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, size_t n) {
+    const lw_ffn_config* c = g->config;
+    if (g->gate_bias != NULL) lw_add_vector(gate, g->gate_bias + first, n);
+    if (g->up_bias != NULL) lw_add_vector(up, g->up_bias + first, n);
+    if (c->activation == LW_CLAMPED)
+        g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
+    else if (c->activation == LW_XIELU)
+        g->w->ops->xielu(gate, gate, g->matrices == 2 ? up : NULL, n, c->limit, c->alpha);
+    else if (c->activation == LW_SILU && g->matrices == 2)
+        g->w->ops->silu_mul(gate, gate, up, n);
+    else
+        g->w->ops->activate(gate, gate, g->matrices == 2 ? up : NULL, n, c->activation);
+}
+
+static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
+    lw_worker* w = g->w;
+    const size_t first = segment * LW_SEGMENT, left = g->size - first, n = left < LW_SEGMENT ? left : LW_SEGMENT;
+    for (size_t row = rows.first; row < rows.first + rows.n; ++row) {
+        float* gate = segment_row(g, g->gate_to, segment, row);
+        activate(g, gate, segment_row(g, g->up_to, segment, row), first, n);
+        if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
+    }
+    lw_charge_row(w, LW_OP_ACTIVATE, (1 + g->matrices) * n * rows.n, g->quantized ? n * rows.n : 0);
+}
+
+static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
+    const size_t first = run * g->run;
+    for (size_t segment = first; segment < first + g->run && segment * LW_SEGMENT < g->size; ++segment)
+        activate_segment(g, segment, rows);
+}
+
+// Up to `most` panels of one run and one piece of its rows, from item `item` on; returns how many.
+static size_t take_of_piece(lw_gate_up* g, size_t item, size_t most) {
+    const size_t of_run = g->matrices * g->run * SEGMENT_PANELS * g->cuts.n, run = item / of_run;
+    const size_t all = g->matrices * panels_of(g, run);
+    const size_t piece = item % of_run / all, first = item % of_run % all, n = all - first < most ? all - first : most;
+    const lw_rows rows = lw_piece(g->cuts, g->rows, piece);
+    for (size_t place = first; place < first + n; ++place) multiply_panel(g, run, rows, place);
+    atomic_uint* done = &g->runs_done[run * g->cuts.n + piece];
+    if (atomic_fetch_add_explicit(done, (unsigned)n, memory_order_acq_rel) + n == all) {
+        atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, a barrier away
+        activate_run(g, run, rows);
+    }
+    return n;
+}
+
+void lw_gate_up_take(lw_gate_up* g, size_t begin, size_t end) {
+    while (begin < end) begin += take_of_piece(g, begin, end - begin);
+}
+
+typedef struct ffn_own {
+    size_t size;                   // of the widest layer
+    atomic_uint* run_panels_done;  // [segments of size][LW_MAX_CUTS] panels done of each run, between phases all 0
+} ffn_own;
+
+static bool has_ffn(const lw_model_config* model, const lw_layer_config* layer) {
+    (void)model;
+    return layer->ffn.kind == LW_FFN_GATED || layer->ffn.kind == LW_FFN_PLAIN;
+}
+
+static void widen_ffn(lw_session* s, const lw_layer* layer, uint32_t index) {
+    (void)index;
+    ffn_own* own = s->of_kind[LW_KIND_FFN];
+    const size_t size = layer->config.ffn.size;
+    lw_widen(&own->size, size);
+    lw_widen(&s->widths.inner, size);
+    lw_widen(&s->widths.input, size);
+    lw_widen(&s->widths.adapted, size);
+}
+
+static void take_ffn(lw_session* s, lw_parts* parts) {
+    ffn_own* own = s->of_kind[LW_KIND_FFN];
+    const size_t segments = lw_round_up(own->size, LW_SEGMENT) / LW_SEGMENT;
+    own->run_panels_done = lw_take(parts, segments * LW_MAX_CUTS * sizeof *own->run_panels_done);
+}
+
+// Returns the input of the down projection.
+static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
+    const bool plain = layer->config.ffn.kind == LW_FFN_PLAIN;
+    const size_t size = layer->config.ffn.size, matrices = plain ? 1 : 2, panels = matrices * panels_of_size(size);
+    const lw_product up = lw_adapted_product_at(w, &layer->up, plain ? w->b->gate : w->b->up, false, LW_ADAPTED_UP);
+    lw_gate_up g = {.w = w,
+                    .config = &layer->config.ffn,
+                    .matrices = matrices,
+                    .gate = up,
+                    .gate_bias = plain ? layer->up_bias : layer->gate_bias,
+                    .in = *x,
+                    .out = lw_activations_in(w, size, &w->b->ffn_codes, w->b->gate),
+                    .rows = w->rows,
+                    .size = size,
+                    .gate_to = w->b->gate,
+                    .up_to = w->b->up,
+                    .runs_done = ((const ffn_own*)w->s->of_kind[LW_KIND_FFN])->run_panels_done,
+                    .cuts = lw_cut_rows(w->rows, panels, w->s->config.n_threads),
+                    .run = lw_run_of(w->rows),
+                    .quantized = lw_reads_codes(w, &layer->down)};
+    if (!plain) {
+        g.gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE);
+        g.up = up;
+        g.up_bias = layer->up_bias;
+    }
+    size_t begin, end;
+    lw_taker items = lw_this_phase(w, panels * g.cuts.n);
+    while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
+    lw_count_products(w, matrices, x->rows);
+    lw_end_phase(w, LW_OP_GATE_UP);
+    return g.out;
+}
+
+// The residual stream has been read and added to: what comes is its next norm.
+static void add_down_bias(lw_worker* w, const float* bias) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        lw_add_vector(w->b->x + row * hidden, bias, hidden);
+        lw_charge_row(w, LW_OP_COMBINE, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
+}
+
+static void run_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_matrix* inputs[] = {&layer->gate, &layer->up};
+    const lw_norm by = lw_norm_before_ffn(w, layer, layer->ffn_input_order);
+    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, 2));
+    lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
+    lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
+    const lw_activations values = gate_up(w, layer, &x);
+    lw_inputs activated = lw_inputs_of(&values);
+    if (lw_reads_codes(w, &layer->down)) {
+        activated.row_stride = LW_SEGMENT;
+        activated.segment_stride = w->rows * LW_SEGMENT;
+    }
+    lw_observe(w, LW_OP_DOWN, index, activated);
+    lw_project(w, LW_OP_DOWN, index, LW_ADAPTED_DOWN, 1, activated);
+    lw_add_product(w, LW_OP_DOWN, &layer->down, layer->ffn_result_norm, &values, LW_ADAPTED_DOWN);
+    if (layer->down_bias != NULL) add_down_bias(w, layer->down_bias);
+}
+
+const lw_kind lw_kind_ffn = {.check = check_ffn,
+                             .tensor = gated_tensor,
+                             .has = has_ffn,
+                             .own_bytes = sizeof(ffn_own),
+                             .widen = widen_ffn,
+                             .take = take_ffn,
+                             .run = run_ffn};

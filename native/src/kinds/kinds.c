@@ -1,4 +1,26 @@
-#include "kinds/kind.h"
+#include "kinds/kinds.h"
 
-const lw_kind* const lw_kinds[LW_N_KINDS] = {&lw_kind_attention, &lw_kind_latent,  &lw_kind_state, &lw_kind_ffn,
-                                             &lw_kind_norms,     &lw_kind_experts, &lw_kind_mtp,   &lw_kind_per_layer};
+const lw_kind* const lw_kinds[LW_N_KINDS] = {
+    [LW_KIND_ATTENTION] = &lw_kind_attention,
+    [LW_KIND_LATENT] = &lw_kind_latent,
+    [LW_KIND_STATE] = &lw_kind_state,
+    [LW_KIND_FFN] = &lw_kind_ffn,
+    [LW_KIND_NORMS] = &lw_kind_norms,
+    [LW_KIND_EXPERTS] = &lw_kind_experts,
+    [LW_KIND_MTP] = &lw_kind_mtp,
+    [LW_KIND_PER_LAYER] = &lw_kind_per_layer,
+};
+
+size_t lw_kept_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses) {
+    size_t floats = 0;
+    for (size_t i = 0; i < LW_N_KINDS; ++i)
+        if (lw_kinds[i]->kept_floats != NULL && lw_has_kind(model, &model->layers[layer], i))
+            floats += lw_kinds[i]->kept_floats(&model->config, &model->layers[layer].config, max_guesses);
+    return floats;
+}
+
+uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses) {
+    uint64_t floats = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) floats += lw_kept_floats(model, i, max_guesses);
+    return floats * sizeof(float);
+}

@@ -55,4 +55,4 @@ static lw_tensor_spec norms_tensor(const lw_model_config* model, const lw_layer_
     }
 }
 
-const lw_kind lw_kind_norms = {check_norms, norms_tensor};
+const lw_kind lw_kind_norms = {.check = check_norms, .tensor = norms_tensor};

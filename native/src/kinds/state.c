@@ -1,5 +1,5 @@
-// Layers that keep a state: short convolutions, the gated delta rule, state space duality.
-#include "kinds/kind.h"
+// Layers that keep a state: short convolutions, the gated delta rule, state space duality. What they compute is in recur.c.
+#include "kinds/recur.h"
 
 // Of a head's state, one side.
 static lw_status check_side(const lw_place* at, const char* field, uint32_t size) {
@@ -75,4 +75,73 @@ static lw_tensor_spec state_tensor(const lw_model_config* model, const lw_layer_
     }
 }
 
-const lw_kind lw_kind_state = {check_state, state_tensor};
+static bool has_state(const lw_model_config* model, const lw_layer_config* layer) {
+    (void)model;
+    return layer->state.kind != LW_NO_STATE;
+}
+
+static size_t kept_of_state(const lw_model_config* model, const lw_layer_config* layer, uint32_t max_guesses) {
+    return lw_lay_out_state(&layer->state, model->hidden_size, max_guesses).end;
+}
+
+static void widen_state(lw_session* s, const lw_layer* layer, uint32_t index) {
+    (void)index;
+    const lw_state_config* c = &layer->config.state;
+    lw_state_own* own = lw_state_of(s);
+    const size_t inner = lw_state_inner(c, s->model->config.hidden_size);
+    lw_widen(&own->in_width, layer->state_in.rows);
+    lw_widen(&own->inner, inner);
+    lw_widen(&s->widths.input, inner);
+    lw_widen(&s->widths.adapted, inner);
+    if (c->kind == LW_SHORT_CONV) return;
+    lw_widen(&own->gate_width, inner);
+    lw_widen(&own->n_heads, c->n_heads);
+    if (s->config.max_guesses > 0)  // a piece of a state
+        lw_widen(&s->widths.scratch, c->key_dim * LW_RECUR_COLUMNS * sizeof(float));
+}
+
+static void take_state(lw_session* s, lw_parts* parts) {
+    lw_state_own* own = lw_state_of(s);
+    const size_t row = s->config.max_batch_tokens * sizeof(float);
+    const size_t accepted = (size_t)s->config.n_states * s->config.max_guesses * sizeof(float);
+    own->in = lw_take(parts, row * own->in_width);
+    own->result = lw_take(parts, row * own->inner);
+    own->gate = lw_take(parts, row * own->gate_width);
+    own->decay = lw_take(parts, row * own->n_heads);
+    own->beta = lw_take(parts, row * own->n_heads);
+    own->accepted_in = lw_take(parts, accepted * (own->n_heads > 0 ? own->in_width : 0));
+    own->accepted_decay = lw_take(parts, accepted * own->n_heads);
+    own->accepted_beta = lw_take(parts, accepted * own->n_heads);
+}
+
+static size_t state_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
+    const lw_state_own* own = lw_state_of(w->s);
+    const lw_mixer_input all[] = {{&layer->state_in, own->in, LW_ADAPTED_STATE_IN},
+                                  {&layer->state_gate, own->gate, LW_ADAPTED_STATE_GATE},
+                                  {&layer->state_decay, own->decay, LW_ADAPTED_STATE_DECAY},
+                                  {&layer->state_beta, own->beta, LW_ADAPTED_STATE_BETA}};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)  // an absent matrix has 0 rows
+        if (all[i].matrix->rows > 0) found[n++] = all[i];
+    return n;
+}
+
+static void keep_state(lw_worker* w, const lw_layer* layer) {
+    const lw_state_own* own = lw_state_of(w->s);
+    lw_keep_rows(own->result, layer->state_out.cols, w->step->batch);
+    if (layer->state_gate.rows > 0) lw_keep_rows(own->gate, layer->state_out.cols, w->step->batch);
+}
+
+const lw_kind lw_kind_state = {.check = check_state,
+                               .tensor = state_tensor,
+                               .has = has_state,
+                               .kept_floats = kept_of_state,
+                               .own_bytes = sizeof(lw_state_own),
+                               .widen = widen_state,
+                               .take = take_state,
+                               .inputs = state_inputs,
+                               .first_adapted = LW_ADAPTED_STATE_IN,
+                               .n_adapted = LW_ADAPTED_STATE_BETA + 1 - LW_ADAPTED_STATE_IN,
+                               .mix = lw_recur,
+                               .add = lw_add_state,
+                               .keep = keep_state};

@@ -1,6 +1,7 @@
+#include <math.h>
 #include <stdio.h>
 
-#include "kinds/kind.h"
+#include "kinds/kinds.h"
 
 static const float least_rope_factor = 1e-6f;  // angles of all positions stay exact integers and a rest in f64
 
@@ -13,9 +14,9 @@ static lw_status check_rope(const lw_rope* rope, uint32_t index) {
     LW_RETURN_IF_FAILED(lw_check_number(&at, "theta", rope->theta, 1, 1e15));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "scale", (double)rope->scale, 1e-3, 1e3));
     for (uint32_t i = 0; rope->factors != NULL && i < rope->rotated / 2; ++i)
-        if (!(rope->factors[i] >= least_rope_factor))
-            return lw_fail(LW_ERR_ARGUMENT, "model config: %sfactors[%u] is %g, must be 1e-6 or more", at.text, i,
-                           (double)rope->factors[i]);
+        if (!(rope->factors[i] >= least_rope_factor && isfinite(rope->factors[i])))
+            return lw_fail(LW_ERR_ARGUMENT, "model config: %sfactors[%u] is %g, must be finite and at least 1e-6",
+                           at.text, i, (double)rope->factors[i]);
     return LW_OK;
 }
 

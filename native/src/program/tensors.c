@@ -1,5 +1,5 @@
 // Which tensors a program has: asked of the kinds of its layers.
-#include "kinds/kind.h"
+#include "kinds/kinds.h"
 #include "program/slots.h"
 
 static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {

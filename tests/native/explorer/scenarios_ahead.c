@@ -1,9 +1,9 @@
 // Steps begun ahead (graph/ahead.c), with draws that another thread releases.
 #include "explorer.h"
-#include "graph/ahead.h"
 #include "graph/session.h"
 #include "scenarios.h"
 #include "status.h"
+#include "step/ahead.h"
 #include "system.h"
 
 enum { FAILS = 7 };

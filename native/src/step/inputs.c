@@ -1,9 +1,9 @@
 // lw_session_inputs: what a session with observe_inputs has seen of the inputs of matrices, by name.
 #include <stdio.h>
 
-#include "graph/ahead.h"
 #include "graph/observe.h"
 #include "status.h"
+#include "step/ahead.h"
 
 static void add_stats(lw_input_stats* sum, const lw_input_stats* cell) {
     sum->values += cell->values;

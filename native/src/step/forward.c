@@ -1,8 +1,10 @@
 // The forward step: one parallel region over the whole ragged batch, a barrier between phases.
 #include "graph/observe.h"
+#include "kinds/kinds.h"
+#include "kinds/mtp.h"
 #include "ops/math.h"
-#include "ops/sample.h"
 #include "status.h"
+#include "step/run.h"
 
 static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
     for (uint32_t rope = 0; rope < w->c->n_ropes; ++rope) {
@@ -37,7 +39,7 @@ static void embed(lw_worker* w) {
         for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
         add_embeddings(w, row, x);
         fill_angles(w, row, w->b->position[row]);
-        lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.half, 0);
+        lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.angles, 0);
     }
     lw_end_phase(w, LW_OP_EMBED);
 }
@@ -72,7 +74,7 @@ static void logits(lw_worker* w) {
     if (changes_logits(w->model)) finish_logits(w);
 }
 
-// What a layer's end makes of the residual stream.
+// The residual stream at the end of a layer.
 static void scale_rows(lw_worker* w, float scale) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
@@ -87,13 +89,10 @@ static void scale_rows(lw_worker* w, float scale) {
 static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
-        if (lw_has_attention(layer) || lw_has_state(layer)) lw_mix(w, layer, i);
+        if (lw_mixes(&layer->config)) lw_mix(w, layer, i);
         if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
-        if (layer->config.ffn.kind == LW_FFN_EXPERTS)
-            lw_experts(w, layer, i);
-        else if (layer->config.ffn.kind != LW_FFN_NONE)
-            lw_ffn(w, layer, i);
-        if (w->c->per_layer_size > 0) lw_add_layer_input(w, layer, i);
+        for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
+            if (lw_kinds[kind]->run != NULL && lw_has_kind(w->model, layer, kind)) lw_kinds[kind]->run(w, layer, i);
         if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
     }
 }
@@ -101,7 +100,8 @@ static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
 static void run_model(lw_worker* w) {
     const bool has_head = lw_model_mtp(w->model) != NULL;
     embed(w);
-    if (w->c->per_layer_size > 0) lw_make_layer_inputs(w);
+    for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
+        if (w->s->of_kind[kind] != NULL && lw_kinds[kind]->begin != NULL) lw_kinds[kind]->begin(w);
     run_layers(w, 0, w->c->n_layers - has_head);
     if (w->c->pooled) {
         lw_pool_texts(w);
@@ -168,7 +168,8 @@ static lw_status outcome(const lw_step_state* state) {
 
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn) {
     lay_out(session, batch);
-    lw_make_tiles(session, batch);
+    for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
+        if (session->of_kind[kind] != NULL && lw_kinds[kind]->prepare != NULL) lw_kinds[kind]->prepare(session, batch);
     lw_step_state state = {.session = session,
                            .batch = batch,
                            .logits = logits_out,

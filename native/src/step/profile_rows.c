@@ -1,9 +1,9 @@
 // lw_session_profile*: what the profile of a session says, by name.
 #include <stdio.h>
 
-#include "graph/ahead.h"
 #include "graph/session.h"
 #include "status.h"
+#include "step/ahead.h"
 
 const char* const lw_operation_names[LW_OPERATION_COUNT] = {
     [LW_OP_EMBED] = "embed",

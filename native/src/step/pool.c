@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/worker.h"
+#include "step/run.h"
 
 // The squares of n values, summed over 16 lanes as other sums are.
 static float sum_of_squares(const float* x, size_t n) {

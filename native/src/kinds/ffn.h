@@ -5,8 +5,8 @@
 // those of up; where rows are cut, all of them for one piece of the rows and then for the next. The thread that
 // finishes the last panel of a run's piece activates and quantizes the piece while it is in a cache. Rows of one segment
 // lie together, so a panel's results fall on consecutive lines.
-#ifndef LW_GRAPH_FFN_H
-#define LW_GRAPH_FFN_H
+#ifndef LW_KINDS_FFN_H
+#define LW_KINDS_FFN_H
 
 #include "graph/worker.h"
 

@@ -1,8 +1,8 @@
 // lw_encode: whole texts as one ragged batch. There is no cache: keys and values of the layer being run lie in blocks,
 // each text's one after the other, which is what attention reads anyway.
-#include "graph/ahead.h"
-#include "graph/session.h"
 #include "status.h"
+#include "step/ahead.h"
+#include "step/run.h"
 
 uint32_t lw_model_dims(const lw_model* model) {
     return model != NULL && model->config.pooled ? lw_dense_inputs(model, model->config.n_dense) : 0;

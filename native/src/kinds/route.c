@@ -1,5 +1,5 @@
 // Routers (lw_router_kind). All of a row's choice is a function of its logits alone.
-#include "graph/route.h"
+#include "kinds/route.h"
 
 #include <math.h>
 #include <string.h>
@@ -85,7 +85,7 @@ static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t*
 }
 
 static void add_group(const lw_worker* w, uint32_t expert, uint32_t first, uint32_t rows) {
-    lw_expert_buffers* e = &w->b->experts;
+    lw_experts_own* e = lw_experts_of(w->s);
     e->groups[e->n_groups++] = (lw_expert_group){expert, first, rows, e->n_places};
     if (expert != LW_SHARED_EXPERT)
         e->n_places += (uint32_t)lw_round_up(rows, lw_level_layouts[w->model->level].row_block);
@@ -101,7 +101,7 @@ static void count_group(lw_counters* counters, uint32_t rows) {
 
 // Sorts the rows by expert. One thread does it, when all rows have been routed.
 static void make_groups(lw_worker* w, const lw_layer* layer) {
-    lw_expert_buffers* e = &w->b->experts;
+    lw_experts_own* e = lw_experts_of(w->s);
     const lw_ffn_config* c = &layer->config.ffn;
     const size_t chosen = w->rows * c->n_used;
     uint32_t* counts = e->counts;
@@ -135,7 +135,7 @@ static float shared_weight(const lw_worker* w, const lw_layer* layer, const floa
 }
 
 void lw_route(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
-    lw_expert_buffers* e = &w->b->experts;
+    lw_experts_own* e = lw_experts_of(w->s);
     const lw_ffn_config* c = &layer->config.ffn;
     const lw_product router = lw_product_at(w, &layer->router, e->scores, false);
     lw_multiply(w, LW_OP_ROUTE, &router, 1, x);

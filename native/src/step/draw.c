@@ -1,9 +1,9 @@
 // The last phase of a step: one token for every row of logits, rows shared out among the threads.
 #include <math.h>
 
-#include "graph/worker.h"
 #include "ops/sample.h"
 #include "status.h"
+#include "step/run.h"
 
 // Waits until all holds on the session's draws are released: until then the caller may still be writing masks.
 static void wait_for_masks(lw_worker* w) {

@@ -4,7 +4,7 @@
 // A context so long that one thread would be at it when all others have finished is cut where its online softmax starts
 // afresh anyway: each split is a job of its own, and the thread that finishes the last one merges them, in the order in
 // which one thread would have.
-#include "graph/worker.h"
+#include "kinds/attend.h"
 
 // Of one of a tile's `jobs` jobs.
 static size_t state_floats(const lw_attention_config* c, size_t jobs, size_t n_tokens) {
@@ -34,22 +34,18 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     return ((cached < seen ? cached : seen) + 2 * LW_SPLIT_TOKENS - 2) / LW_SPLIT_TOKENS;
 }
 
-void lw_size_splits(lw_session* s) {
+void lw_widen_splits(lw_session* s, const lw_tiling* tiling) {
     const uint32_t threads = s->config.n_threads;
-    for (size_t i = 0; i < s->n_tilings; ++i) {
-        const lw_attention_config* c = s->tilings[i].heads;
-        const size_t splits = most_splits(s, &s->tilings[i]);
-        const size_t jobs = lw_tile_jobs(c, 1), most_jobs = lw_tile_jobs(c, c->n_heads);
-        if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) continue;
-        // One tile of the longest context, or several with fewer rows.
-        const size_t widest = state_floats(c, jobs, lw_tile_tokens(c, jobs));
-        size_t floats = splits * jobs * widest;
-        const size_t tiles = splits * (widest / state_floats(c, jobs, 1));
-        const size_t of_most = splits * most_jobs * state_floats(c, most_jobs, 1);
-        if (floats < of_most) floats = of_most;
-        if (floats > s->split_floats) s->split_floats = floats;
-        if (tiles > s->split_tiles) s->split_tiles = tiles;
-    }
+    const lw_attention_config* c = tiling->heads;
+    const size_t splits = most_splits(s, tiling);
+    const size_t jobs = lw_tile_jobs(c, 1), most_jobs = lw_tile_jobs(c, c->n_heads);
+    if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) return;
+    // One tile of the longest context, or several with fewer rows.
+    const size_t widest = state_floats(c, jobs, lw_tile_tokens(c, jobs));
+    lw_attention_own* own = lw_attention_of(s);
+    lw_widen(&own->split_floats, splits * jobs * widest);
+    lw_widen(&own->split_floats, splits * most_jobs * state_floats(c, most_jobs, 1));
+    lw_widen(&own->split_tiles, splits * (widest / state_floats(c, jobs, 1)));
 }
 
 // Pairs of queries and keys, within a few.
@@ -124,13 +120,15 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
         }
     }
     const size_t too_long = cost * tiling->jobs / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
-    split_room room = {s->b.split_states, s->b.splits_done, s->split_floats, s->split_tiles};
+    const lw_attention_own* own = lw_attention_of(s);
+    split_room room = {own->split_states, own->splits_done, own->split_floats, own->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
         if (cost_of(s, &tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
 }
 
 void lw_make_tiles(lw_session* s, const lw_batch* batch) {
-    for (size_t i = 0; i < s->n_tilings; ++i) make_tiling(s, batch, &s->tilings[i]);
+    lw_attention_own* own = lw_attention_of(s);
+    for (size_t i = 0; i < own->n_tilings; ++i) make_tiling(s, batch, &own->layers[i].tiling);
 }
 
 // Charges one job: the keys and values it reads, queries and results, two products for each token seen.
@@ -182,10 +180,11 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
 // Columns first .. first + n - 1 of a tile's results.
 static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
     const lw_attention_config* c = &layer->config.attention;
+    const lw_attention_own* own = lw_attention_of(w->s);
     const size_t head = c->head_dim, outputs = layer->attn_output.cols;
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
-        float* values = w->b->attn + row * outputs + first;
-        const float* gate = w->b->attn_gate + row * layer->attn_gate.rows;
+        float* values = own->attn + row * outputs + first;
+        const float* gate = own->gate + row * layer->attn_gate.rows;
         if (c->output_gate == 1) w->ops->sigmoid_mul(values, gate + first, values, n);
         float* same = w->scratch;  // one number for all of a head
         for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
@@ -200,21 +199,31 @@ static size_t window_of(const lw_worker* w, const lw_layer* layer, const lw_tile
     return layer->config.mtp ? w->b->position[tile->first_row] : layer->config.attention.window;
 }
 
-bool lw_attend(lw_worker* w, uint32_t index) {
+static const lw_tiling* tiling_of(const lw_session* s, uint32_t index) {
+    const lw_attention_own* own = lw_attention_of(s);
+    return &own->layers[own->layers[index].tiling_of].tiling;
+}
+
+// Where a job's results are whole segments and all rows go on, the thread that computed the results quantizes them.
+bool lw_attend_makes_codes(const lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
-    const lw_tiling* tiling = &w->s->tilings[w->s->tiling_of[index]];
+    const size_t job_cols = c->n_heads / tiling_of(w->s, index)->jobs * lw_result_dim(c);
+    return c->latent_rank == 0 && lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
+           job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
+}
+
+void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
+    const lw_layer* layer = &w->model->layers[index];
+    const lw_attention_config* c = &layer->config.attention;
+    const lw_tiling* tiling = tiling_of(w->s, index);
     const bool latent = c->latent_rank > 0;
     const size_t tile_jobs = tiling->jobs, group = c->n_heads / tile_jobs, jobs = tiling->n * tile_jobs;
     const size_t q_cols = group * lw_key_dim(c), job_cols = group * lw_result_dim(c), outputs = tile_jobs * job_cols;
-    const float* q = latent ? w->b->absorbed : w->b->q;
-    float* out = latent ? w->b->latents : w->b->attn;
     const lw_batch* batch = w->step->batch;
     const lw_kv_place place = w->s->places[index];
-    // A job's results are whole segments, and all rows go on: the thread that computed them quantizes them.
-    const bool with_codes = !latent && lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
-                            job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
-    const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, out);
+    const bool with_codes = lw_attend_makes_codes(w, index);
+    const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, of.out);
     lw_taker items = lw_this_phase(w, jobs);
     for (size_t item; lw_take_item(&items, &item);) {
         // Late tiles see the most keys: they go first, so that none is left over at the end.
@@ -228,20 +237,20 @@ bool lw_attend(lw_worker* w, uint32_t index) {
                                       .window = window_of(w, layer, tile),
                                       .length = tile->length,
                                       .group = group,
-                                      .q = q + (tile->first_row * tile_jobs + head) * q_cols,
+                                      .q = of.q + (tile->first_row * tile_jobs + head) * q_cols,
                                       .q_stride = tile_jobs * q_cols,
                                       .softcap = c->score_softcap,
                                       .slopes = c->alibi ? w->model->slopes + head * group : NULL,
                                       .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
-                                      .out = out + (tile->first_row * tile_jobs + head) * job_cols,
+                                      .out = of.out + (tile->first_row * tile_jobs + head) * job_cols,
                                       .out_stride = outputs,
                                       .scratch = w->scratch};
         const bool complete = attend_job(w, c, &job, tile, head);
         if (complete && c->output_gate) pass_gate(w, layer, tile, head * job_cols, job_cols);
         charge_attention(w, &job, tile);  // afterwards: work is charged with the time since the last charge
-        if (complete && latent) lw_quantize_latents(w, layer, tile, head * group, group);
+        if (complete && of.finish != NULL)
+            of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * group, group);
         if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
     }
     lw_end_phase(w, LW_OP_ATTENTION);
-    return with_codes;
 }

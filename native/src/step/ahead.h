@@ -1,6 +1,6 @@
 // Steps that a thread of the session runs one after the other (lw_session_start).
-#ifndef LW_GRAPH_AHEAD_H
-#define LW_GRAPH_AHEAD_H
+#ifndef LW_STEP_AHEAD_H
+#define LW_STEP_AHEAD_H
 
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 // What the arguments of a step must be: nothing is run, written or followed before all of them have been checked.
 #include <string.h>
 
-#include "graph/session.h"
 #include "status.h"
+#include "step/run.h"
 
 static const uint64_t most_tokens = UINT64_C(1) << 31;  // of a sequence: positions stay far from the end of 32 bits
 

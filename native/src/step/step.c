@@ -1,5 +1,5 @@
 // One step of a session, run at once or by the session's thread for steps started ahead.
-#include "graph/session.h"
+#include "step/run.h"
 
 static void count_native(lw_session* session, uint64_t start) {
     session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);

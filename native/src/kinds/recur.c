@@ -4,17 +4,32 @@
 // among threads are channels, and columns of the states of heads. First come guesses of the step before that came true,
 // whose keys, values, decays and betas are made once more from what their place remembers: `accepted` buffers have
 // [max_guesses] rows for each sequence of the batch.
+#include "kinds/recur.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "graph/observe.h"
 #include "ops/math.h"
 
+lw_state_layout lw_lay_out_state(const lw_state_config* c, uint32_t hidden, uint32_t max_guesses) {
+    lw_state_layout p = {.channels = lw_state_channels(c, hidden)};
+    p.guesses = (c->taps - 1) * p.channels;
+    // Whole lines for the tail and for each guess, so that every guess takes the same.
+    p.decay = lw_round_up(p.guesses, LW_LANES) + max_guesses * lw_round_up(p.channels, LW_LANES);
+    p.beta = p.decay + (size_t)max_guesses * c->n_heads;
+    p.heads = p.decay + max_guesses * lw_round_up(2 * (size_t)c->n_heads, LW_LANES);
+    p.end = p.heads + (size_t)c->n_heads * c->key_dim * c->value_dim;
+    return p;
+}
+
 // Some channels of a convolution. Those of q and k are a head each, and made to have this length; 0: of v, or of no head.
 typedef struct channels {
     size_t first, n;
     float length;
 } channels;
+
+static const lw_state_own* of(const lw_worker* w) { return lw_state_of(w->s); }
 
 static size_t blocks_of(const lw_state_config* c, size_t hidden) {
     return c->kind == LW_SHORT_CONV ? (hidden + LW_SEGMENT - 1) / LW_SEGMENT : 2 * c->n_key_heads + c->n_heads;
@@ -53,7 +68,7 @@ static own_rows rows_of(const lw_worker* w, size_t sequence) {
                       .fresh = batch->context_lens[sequence] == 0};
 }
 
-static lw_state_parts parts_of(const lw_worker* w, const lw_state_config* c) {
+static lw_state_layout parts_of(const lw_worker* w, const lw_state_config* c) {
     return lw_lay_out_state(c, w->c->hidden_size, w->s->states.max_guesses);
 }
 
@@ -75,7 +90,7 @@ static void activate(lw_worker* w, float* values, size_t rows, size_t stride, ch
 static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, own_rows rows, channels block) {
     const lw_state_config* c = &layer->config.state;
     const size_t hidden = w->c->hidden_size, stride = layer->state_in.rows;
-    float* in = w->b->mixed_in + rows.first * stride + block.first;
+    float* in = of(w)->in + rows.first * stride + block.first;
     lw_convolve_job job = {.rows = rows.n,
                            .channels = block.n,
                            .taps = c->taps,
@@ -90,12 +105,12 @@ static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, 
                            .fresh = rows.fresh,
                            .guesses = rows.guesses,
                            .accepted = rows.accepted};
-    float* accepted = is_kept(c, block.first) ? w->b->accepted_in + rows.first_accepted * stride + block.first : NULL;
+    float* accepted = is_kept(c, block.first) ? of(w)->accepted_in + rows.first_accepted * stride + block.first : NULL;
     if (c->kind == LW_SHORT_CONV) {
         job.before = in;
         job.after = in + hidden;
         job.x = in + 2 * hidden;
-        job.out = w->b->mixed + rows.first * hidden + block.first;
+        job.out = of(w)->result + rows.first * hidden + block.first;
         job.out_stride = hidden;
     }
     job.accepted_out = accepted;
@@ -119,7 +134,7 @@ static double bounded_exp(double x) { return x < -700 ? 0 : lw_exp(x < 700 ? x :
 static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
     const size_t n = layer->config.state.n_heads;
     const bool delta = layer->config.state.kind == LW_GATED_DELTA;
-    float *decay = w->b->decay + row * n, *beta = w->b->beta + row * n;
+    float *decay = of(w)->decay + row * n, *beta = of(w)->beta + row * n;
     if (!w->ops->are_finite(decay, n) || (delta && !w->ops->are_finite(beta, n))) {
         atomic_store(&w->step->non_finite, true);
         return;
@@ -142,16 +157,16 @@ static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
 static void weigh_guesses(lw_worker* w, const lw_layer* layer, uint32_t index, own_rows rows) {
     const lw_state_config* c = &layer->config.state;
     const size_t n = c->n_heads, first_guess = rows.first + rows.n - rows.guesses;
-    const lw_state_parts parts = parts_of(w, c);
+    const lw_state_layout parts = parts_of(w, c);
     float* kept = lw_state_at(&w->s->states, rows.place, index);
     if (rows.accepted > 0) {
-        memcpy(w->b->accepted_decay + rows.first_accepted * n, kept + parts.decay, rows.accepted * n * sizeof(float));
-        memcpy(w->b->accepted_beta + rows.first_accepted * n, kept + parts.beta, rows.accepted * n * sizeof(float));
+        memcpy(of(w)->accepted_decay + rows.first_accepted * n, kept + parts.decay, rows.accepted * n * sizeof(float));
+        memcpy(of(w)->accepted_beta + rows.first_accepted * n, kept + parts.beta, rows.accepted * n * sizeof(float));
     }
     for (size_t i = 0; i < rows.guesses; ++i) {
         weigh_heads(w, layer, first_guess + i);
-        memcpy(kept + parts.decay + i * n, w->b->decay + (first_guess + i) * n, n * sizeof(float));
-        memcpy(kept + parts.beta + i * n, w->b->beta + (first_guess + i) * n, n * sizeof(float));
+        memcpy(kept + parts.decay + i * n, of(w)->decay + (first_guess + i) * n, n * sizeof(float));
+        memcpy(kept + parts.beta + i * n, of(w)->beta + (first_guess + i) * n, n * sizeof(float));
     }
 }
 
@@ -195,23 +210,23 @@ static void recur_columns(lw_worker* w, const lw_layer* layer, uint32_t index, o
     // q, k, v of a row, or x, B, C.
     const size_t k = (ssd ? inner : keys) + key_head * c->key_dim, v = (ssd ? 0 : 2 * keys) + head * c->value_dim;
     const size_t q = ssd ? k + keys : k - keys;
-    const float *in = w->b->mixed_in + rows.first * stride, *known = w->b->accepted_in + rows.first_accepted * stride;
+    const float *in = of(w)->in + rows.first * stride, *known = of(w)->accepted_in + rows.first_accepted * stride;
     const size_t at = rows.first * c->n_heads + head, known_at = rows.first_accepted * c->n_heads + head;
     float* heads = lw_state_at(&w->s->states, rows.place, index) + parts_of(w, c).heads;
     const lw_recur_job job = {.rows = rows.n,
                               .key_dim = c->key_dim,
                               .columns = left < LW_RECUR_COLUMNS ? left : LW_RECUR_COLUMNS,
                               .state = heads + (head * c->value_dim + column) * c->key_dim,
-                              .in = {in + k, in + q, in + v + column, w->b->decay + at, w->b->beta + at},
+                              .in = {in + k, in + q, in + v + column, of(w)->decay + at, of(w)->beta + at},
                               .stride = stride,
                               .head_stride = c->n_heads,
                               .guesses = rows.guesses,
                               .scratch = w->scratch,
                               .accepted = rows.accepted,
-                              .accepted_in = {known + k, NULL, known + v + column, w->b->accepted_decay + known_at,
-                                              w->b->accepted_beta + known_at},
+                              .accepted_in = {known + k, NULL, known + v + column, of(w)->accepted_decay + known_at,
+                                              of(w)->accepted_beta + known_at},
                               .skip = ssd ? layer->state_skip[head] : 0,
-                              .out = w->b->mixed + rows.first * inner + head * c->value_dim + column,
+                              .out = of(w)->result + rows.first * inner + head * c->value_dim + column,
                               .out_stride = inner,
                               .fresh = rows.fresh};
     (ssd ? w->ops->recur_ssd : w->ops->recur_delta)(&job);
@@ -256,15 +271,15 @@ static lw_activations finish_values(lw_worker* w, const lw_layer* layer) {
     const lw_state_config* c = &layer->config.state;
     const size_t inner = layer->state_out.cols;
     const bool heads = c->kind != LW_SHORT_CONV, quantized = lw_reads_codes(w, &layer->state_out);
-    const lw_activations out = lw_activations_in(w, inner, &w->b->codes, w->b->mixed);
+    const lw_activations out = lw_activations_in(w, inner, &w->b->codes, of(w)->result);
     if (!heads && !quantized) return out;
     const size_t norm = c->kind == LW_SSD ? c->norm_size : c->value_dim;
     const size_t piece = piece_of(inner, norm), pieces = inner / piece;
     lw_taker items = lw_this_phase(w, w->rows * pieces);
     for (size_t item; lw_take_item(&items, &item);) {
         const size_t row = item / pieces, first = item % pieces * piece;
-        float* values = w->b->mixed + row * inner + first;
-        if (heads) finish_piece(w, layer, values, w->b->state_gate + row * inner + first, first, piece);
+        float* values = of(w)->result + row * inner + first;
+        if (heads) finish_piece(w, layer, values, of(w)->gate + row * inner + first, first, piece);
         if (quantized)
             lw_quantize_segments(w, &out, row, first / LW_SEGMENT, (piece + LW_SEGMENT - 1) / LW_SEGMENT, values);
         lw_charge_row(w, LW_OP_ATTN_CODES, (heads ? 3 : 1) * piece, quantized ? piece : 0);

@@ -1,6 +1,6 @@
 // All ways to run a step: at once, or started ahead of time. A thread of the session runs started steps
 // one after the other, so that the next begins without waiting for the caller to wake.
-#include "graph/ahead.h"
+#include "step/ahead.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "graph/session.h"
 #include "status.h"
+#include "step/run.h"
 #include "thread_pool.h"
 
 typedef struct started_step {
