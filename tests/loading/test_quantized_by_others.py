@@ -181,7 +181,7 @@ O_PROJ = "model.layers.0.self_attn.o_proj"
         (put(O_PROJ + ".g_idx", np.zeros(128, np.int32)), "does not put 64 inputs in each group"),
         (put(O_PROJ + ".g_idx", np.arange(64, dtype=np.int32)), "is I32 [64]; [128]"),
         (put(O_PROJ + ".g_idx", np.full(128, -1, np.int32)), "does not put 64 inputs"),
-        (put(O_PROJ + ".weight", np.zeros((128, 128), np.float32)), "there packed and not"),
+        (put(O_PROJ + ".weight", np.zeros((128, 128), np.float32)), "is packed and unpacked"),
         (put(O_PROJ + ".bias", np.ones(128, np.float16)), "missing tensor"),
         (
             put(
