@@ -11,9 +11,9 @@ import pytest
 from family_gguf import write_gguf as write_model_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lora_files import lora_config, lora_tensors, merged, write_adapter
 from opened_models import write_as_packed

@@ -10,9 +10,9 @@ import pytest
 
 import topics
 from family_models import family_model, write_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Adapter, Batch, Model, Session
 from tiny_models import prompt
 

@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import Arrays, family_model, write_case, write_model
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Attention, Experts, ModelConfig
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import Attention, Experts, ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lora_files import lora_config, write_adapter
 from raw_safetensors import write_raw
 from scaled_by_others import fp8, of_blocks

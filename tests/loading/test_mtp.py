@@ -10,11 +10,11 @@ import pytest
 
 from family_gguf import n_layers_of
 from family_models import family_model, write_case, write_model
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.json_files import Fields
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.rearranging import to_f32
-from lanewise.loading.stored_program import program_as_json, read_program
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.files.rearranging import to_f32
+from lanewise.loading.programs.stored_program import program_as_json, read_program
 from mtp_models import CASE_NAMES, as_published, head_tensors, write_directory, write_file
 
 

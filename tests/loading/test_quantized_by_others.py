@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_linear import read_scales
-from lanewise.loading.quantization import Scheme
-from lanewise.loading.sources import SourceTensor
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.quantized.packed_linear import read_scales
+from lanewise.loading.quantized.quantization import Scheme
 from lanewise_quantizer.fit.source import Source
 from packed_by_others import ROLES, rewrite_config, write_model
 

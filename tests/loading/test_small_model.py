@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from deploy import sbom
-from lanewise.loading import small_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hub import DEFAULT, bundled_model, is_toy, resolve_model
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints import small_model
+from lanewise.loading.checkpoints.hub import DEFAULT, bundled_model, is_toy, resolve_model
 
 CONTENT = b"GGUF and so on"
 ROOT = Path(__file__).resolve().parents[2]

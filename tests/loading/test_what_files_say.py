@@ -18,9 +18,9 @@ from config_parts import VOCAB
 from family_gguf import write_gguf
 from family_models import family_model, write_case
 from gguf_values import split_gguf, write_out
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 LLAMA = "llama"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -6,14 +6,14 @@ import pytest
 
 from family_models import family_model, write_case
 from lanewise import cli
-from lanewise.engine import prediction_head
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
-from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.row_costs import RowCosts
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
+from lanewise.engine.guessing import prediction_head
+from lanewise.engine.guessing.prompt_lookup import PromptLookup
+from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server import opening
 from lanewise.settings import Settings
 from mtp_models import cyclic_tensors, write_directory

@@ -10,13 +10,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from lanewise.engine.admission import Admission
-from lanewise.engine.deadlines import TimeLimits
-from lanewise.engine.delivery import Outbox
+from lanewise.engine.base.stream import EngineError, EngineStoppedError
 from lanewise.engine.engine_thread import EngineThread
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.stream import EngineError, EngineStoppedError
-from lanewise.engine.text_queue import EncodingJob, EncodingRequest, Floats, Ids, TextQueue, Turn
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
+from lanewise.engine.scheduling.deadlines import TimeLimits
+from lanewise.engine.scheduling.text_queue import (
+    EncodingJob,
+    EncodingRequest,
+    Floats,
+    Ids,
+    TextQueue,
+    Turn,
+)
+from lanewise.engine.steps.delivery import Outbox
 
 logger = logging.getLogger(__name__)
 

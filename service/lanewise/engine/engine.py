@@ -7,28 +7,28 @@ from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 
-from lanewise.engine.adapters import holding
-from lanewise.engine.admission import Admission
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.constraint import Constraint, ConstraintError
-from lanewise.engine.deadlines import TimeLimits
-from lanewise.engine.delivery import Outbox, deliver
-from lanewise.engine.draft_model import Drafter
+from lanewise.engine.base.adapters import holding
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.runner import ModelRunner
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.step import Step
+from lanewise.engine.base.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
+from lanewise.engine.drawing.constraint import Constraint, ConstraintError
+from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.engine_thread import EngineThread
-from lanewise.engine.jobs import JobMaker
-from lanewise.engine.masks import MaskFiller
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.pacing import Pacer
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.runner import ModelRunner
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.speculation import Speculator
-from lanewise.engine.step import Step
-from lanewise.engine.stepping import StepEvents, Stepper
-from lanewise.engine.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
-from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
+from lanewise.engine.guessing.draft_model import Drafter
+from lanewise.engine.guessing.speculation import Speculator
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
+from lanewise.engine.scheduling.deadlines import TimeLimits
+from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.scheduler import Scheduler
+from lanewise.engine.steps.delivery import Outbox, deliver
+from lanewise.engine.steps.jobs import JobMaker
+from lanewise.engine.steps.stepping import StepEvents, Stepper
+from lanewise.engine.steps.tracking import Job, JobGroup, Tally, observe_end
 from lanewise.runtime import NO_TOKEN, NativeError, Sampled
 
 logger = logging.getLogger(__name__)

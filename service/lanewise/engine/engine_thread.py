@@ -8,10 +8,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from lanewise.engine.admission import Admission
-from lanewise.engine.failures import FailureStreak
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.stream import EngineStoppedError
+from lanewise.engine.base.stream import EngineStoppedError
+from lanewise.engine.metering.failures import FailureStreak
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
 
 logger = logging.getLogger(__name__)
 

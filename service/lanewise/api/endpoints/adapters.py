@@ -12,7 +12,7 @@ from lanewise.api.errors import BadRequestError, ForbiddenError, ModelNotFoundEr
 from lanewise.api.generation.body import read_request
 from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.adapters import (
+from lanewise.engine.base.adapters import (
     AdapterError,
     AdapterFileError,
     Adapters,

@@ -15,7 +15,7 @@ from lanewise.api.generation.rendering import Rendered
 from lanewise.api.observing.notices import add_notice
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE
-from lanewise.engine.request import Grammar
+from lanewise.engine.base.request import Grammar
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.bad_words import CleanGrammar
 from lanewise.text.answers.budget import Budget, BudgetedGrammar

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.families.common import attention_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, one_number
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 12000000.0
 BETA, EPS = 0.5, -1e-6  # as fixed in the library

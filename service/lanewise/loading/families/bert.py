@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
@@ -18,9 +19,8 @@ from lanewise.loading.families.encoders import (
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.naming import give_roles, split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("bert.", "roberta.")
 OF_LAYER = {

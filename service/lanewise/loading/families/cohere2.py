@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import cohere
 from lanewise.loading.families.common import (
     attention_of,
@@ -14,8 +15,7 @@ from lanewise.loading.families.common import (
     window_of,
     windows_of,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 PERIOD, THETA = 4, 10000.0  # by default
 MUST_BE = {

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import GGUF, TENSOR_NAMES
+from lanewise.loading.base.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
 from lanewise.loading.families.gguf_rope import gguf_rope
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, TENSOR_NAMES
-from lanewise.loading.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
-from lanewise.loading.rope import read_rope
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import read_rope
 
 # The names in files of the functions that a program names.
 CURVE_NAMES = {

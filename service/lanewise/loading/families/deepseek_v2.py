@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     check_values,
     gated_of,
@@ -30,9 +31,8 @@ from lanewise.loading.families.latent import (
     mscale_of,
 )
 from lanewise.loading.families.ministral3 import gguf_scaled
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 GROUPED, PLAIN = "group_limited_greedy", "greedy"
 MUST_BE = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import check_values, model_of
 from lanewise.loading.families.experts import mixture_of, routed_experts_of, sparse_from
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 MUST_BE = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 

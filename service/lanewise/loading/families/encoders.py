@@ -6,16 +6,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import (
+    Attention,
+    Dense,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Pooling,
+)
+from lanewise.loading.base.sources import Sources
 from lanewise.loading.families.common import has_qkv_bias, n_layers_of, vocab_size_of
 from lanewise.loading.families.family import Family, Program, Rename
 from lanewise.loading.families.naming import give_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Plain, Pooling
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
 
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"

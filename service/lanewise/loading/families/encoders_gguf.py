@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Dense, Gated, ModelConfig, Plain, Pooling, Rope
+from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.families.encoders import encoder_attention, give_norm_after, post_norm_model
 from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.families.naming import give_roles, usual
-from lanewise.loading.gguf_text import TEMPLATE
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Dense, Gated, ModelConfig, Plain, Pooling, Rope
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.vocabulary.gguf_text import TEMPLATE
 
 # pooling_type by number; unspecified means the mean, as for directories.
 POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import attention_of, check_activation, model_of, n_layers_of
 from lanewise.loading.families.ernie4_5 import THETA
 from lanewise.loading.families.experts import (
@@ -14,10 +16,8 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 LEAST = 1e-12  # least sum by which chosen weights are divided
 MTP = "model.mtp_"  # multi-token prediction tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import olmo2
 from lanewise.loading.families.common import (
     attention_of,
@@ -15,8 +16,7 @@ from lanewise.loading.families.common import (
     windows_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 PERIOD = 4  # if the config does not say: every 4th layer has no window
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.families.common import (
     check_activation,
     gated_of,
@@ -14,11 +17,8 @@ from lanewise.loading.families.common import (
     trunk_layers_of,
 )
 from lanewise.loading.families.naming import usual
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Bytes, Rearranged
+from lanewise.loading.files.rearranging import Bytes, Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # values of GGUF's expert_gating_func
 GATING_OF = {router: number for number, router in GATING.items()}

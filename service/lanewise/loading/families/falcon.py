@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig, Plain
 from lanewise.loading.families.common import (
     attention_of,
     curve,
@@ -13,9 +14,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 OLD_KEYS = {
     "num_attention_heads": "n_head",

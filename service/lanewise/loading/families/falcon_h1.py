@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Layer, ModelConfig, Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, give
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Names in a layer of a directory to roles.
 OF_LAYER = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Reads a file of either kind.
 Program = Callable[[ModelFile], ModelConfig]

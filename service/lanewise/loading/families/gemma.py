@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType, round_to_f32
+from lanewise.loading.base.program import Gated, Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, check_values, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import add_one_to_norms, usual
-from lanewise.loading.formats import TensorType, round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 CURVE = "gelu_tanh"
 MUST_BE = {"use_bidirectional_attention": (None, False), "attention_bias": (False,)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import gemma3
 from lanewise.loading.families.common import (
     attention_of,
@@ -18,8 +19,7 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, MUST_BE, cap, root_scale
 from lanewise.loading.families.gemma3 import scale_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 PERIOD = 2  # the first layer of each two has a window
 LARGEST = 46  # layers of 27B, whose scores have another scale

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -20,10 +22,8 @@ from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import cap, root_scale
 from lanewise.loading.families.naming import add_one_to_norms, give_layer_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 PERIOD, SCALAR = 6, 256  # if the config does not say, as for 4B to 27B
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.families import gemma3
 from lanewise.loading.families.common import (
     KINDS,
@@ -29,10 +30,9 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, cap, root_scale
 from lanewise.loading.families.naming import one_number
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
 
 GLOBAL_HEAD_DIM, PERIOD = 512, 6  # by default
 # Factor of each layer's result: tensor name by the kind of file.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from math import prod
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.formats import TensorType, round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Rope
-from lanewise.loading.rope import (
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.formats import TensorType, round_to_f32
+from lanewise.loading.base.program import Rope
+from lanewise.loading.base.sources import Sources
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import (
     Yarn,
     checked_factors,
     checked_scale,
@@ -20,7 +21,6 @@ from lanewise.loading.rope import (
     yarn_factors,
     yarn_scale,
 )
-from lanewise.loading.sources import Sources
 
 # Tensors of GGUF files that are not weights.
 ROPE_FACTORS = "rope_freqs.weight"

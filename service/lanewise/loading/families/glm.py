@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 PARTIAL = 0.5  # share of each head that RoPE turns by default
 

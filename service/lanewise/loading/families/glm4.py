@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import glm
 from lanewise.loading.families.naming import give_layer_roles, split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # The norm before the FFN has its usual name already.
 RESULT_NORMS = {

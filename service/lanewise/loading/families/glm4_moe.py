@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.cohere import has_qk_norm
 from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
@@ -13,9 +14,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 PARTIAL = 0.5  # share of each head that RoPE turns by default
 

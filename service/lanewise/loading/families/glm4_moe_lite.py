@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.deepseek_v3 import deepseek_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 KEY = "mlp_layer_types"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.families.common import (
     attention_of,
     check_values,
@@ -20,10 +22,8 @@ from lanewise.loading.families.naming import (
     qkv_rows,
     split_roles,
 )
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 KEYS = {
     "hidden_size": "n_embd",

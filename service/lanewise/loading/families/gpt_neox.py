@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     model_of,
@@ -13,9 +14,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 PARTIAL = 0.25  # share of each head that RoPE turns by default
 OLD_KEYS = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}

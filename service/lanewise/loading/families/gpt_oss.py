@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -22,10 +24,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Bytes, Rearranged
+from lanewise.loading.files.rearranging import Bytes, Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 150000.0
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped activation

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import check_activation, model_of, n_layers_of
 from lanewise.loading.families.experts import (
     EXPERT_ROLES,
@@ -14,9 +15,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.granite import scaled_attention_of, with_multipliers
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

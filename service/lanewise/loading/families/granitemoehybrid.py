@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Attention, Experts, Gated, ModelConfig, Ssd
 from lanewise.loading.families import granitemoe, mamba2
 from lanewise.loading.families.common import check_activation, gated_of, model_of, n_layers_of
 from lanewise.loading.families.experts import experts_of, flatten_gguf_experts
@@ -12,10 +14,8 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.families.granite import scaled_attention_of, with_multipliers
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import Mixer, gguf_heads, give, layers_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Both spellings of layers' kinds.
 KINDS = {

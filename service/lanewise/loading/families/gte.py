@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Gated, ModelConfig
 from lanewise.loading.families.common import check_values, curve
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig
-from lanewise.loading.rope import uniform_factors
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import uniform_factors
 
 # Required values in its makers' config.json.
 MUST_BE: Mapping[str, tuple[object, ...]] = {

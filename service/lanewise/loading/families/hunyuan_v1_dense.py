@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     check_values,
@@ -12,10 +13,9 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.rope import rope_settings
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings
 
 MUST_BE = {
     "use_qk_norm": (True,),

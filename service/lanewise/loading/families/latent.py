@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from lanewise.loading.blocks import LAYOUTS
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.blocks import LAYOUTS
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, ModelConfig
 from lanewise.loading.families.common import check_values
 from lanewise.loading.families.experts import stack_routed_experts
 from lanewise.loading.families.gguf_rope import SCALING
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows
-from lanewise.loading.rope import rope_settings, yarn_scale
+from lanewise.loading.files.rearranging import Rearranged, Rows
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings, yarn_scale
 
 logger = logging.getLogger(__name__)
 

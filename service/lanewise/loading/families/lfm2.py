@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, ShortConv
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import (
@@ -16,9 +17,8 @@ from lanewise.loading.families.states import (
     layers_of,
     own_kinds,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Gated, ModelConfig, ShortConv
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 KINDS = ("conv", "full_attention")
 THETA = 1e6  # by default

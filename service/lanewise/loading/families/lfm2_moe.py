@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Gated, ModelConfig
 from lanewise.loading.families import lfm2
 from lanewise.loading.families.common import gated_of, n_layers_of
 from lanewise.loading.families.experts import (
@@ -14,10 +16,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import give
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 EPS = round_to_f32(1e-6)  # added to the sum by which chosen weights are divided
 EXPERT = ("w1", "w3", "w2")  # an expert's gate, up and down

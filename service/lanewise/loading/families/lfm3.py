@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig, ShortConv
 from lanewise.loading.families.common import KINDS as ATTENDING
 from lanewise.loading.families.common import (
     attention_of,
@@ -16,9 +17,8 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.lfm2 import named
 from lanewise.loading.families.states import Mixer, check_no_bias, layer_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig, ShortConv
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 CONV = "conv"
 WINDOW, TAPS = 256, 7  # by default

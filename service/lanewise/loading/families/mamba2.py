@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig, Ssd
 from lanewise.loading.families.states import check_no_bias, give, give_conv
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # JSON's infinity for readers without it, and the largest float32.
 INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38

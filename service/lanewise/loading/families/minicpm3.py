@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
@@ -10,9 +11,8 @@ from lanewise.loading.families.latent import (
     latent_attention_of,
 )
 from lanewise.loading.families.minicpm import multiplied
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 EMBEDDING = 12.0
 # Values of MiniCPM3-4B, which GGUF files leave out.

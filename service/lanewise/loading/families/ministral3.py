@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -14,10 +16,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import SCALING
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig
-from lanewise.loading.rope import rope_settings
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings
 
 BETA = "llama_4_scaling_beta"
 THETA = 1000000.0  # by default

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     check_activation,
@@ -13,9 +14,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.experts import experts_of, layers_of_experts, stack_hf_experts
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 1000000.0
 FOLDER = "block_sparse_moe"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
+from lanewise.loading.base.sources import Sources
 from lanewise.loading.families.common import (
     KINDS,
     by_turns,
@@ -31,11 +34,8 @@ from lanewise.loading.families.naming import (
     split_gate_and_up,
     split_roles,
 )
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
-from lanewise.loading.rearranging import Rearranged, without_prefixes
-from lanewise.loading.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("model.",)
 OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}

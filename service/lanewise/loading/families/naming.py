@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import VECTOR_TYPES, TensorType
-from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import Attention, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows, to_f32
-from lanewise.loading.sources import Sources
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import VECTOR_TYPES, TensorType
+from lanewise.loading.base.names import HF, TENSOR_NAMES
+from lanewise.loading.base.program import Attention, ModelConfig
+from lanewise.loading.base.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged, Rows, to_f32
 
 QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 GATE_UP = (Role.FFN_GATE, Role.FFN_UP)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
@@ -20,10 +22,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Letters of hybrid_override_pattern and both spellings of layers_block_type.
 KINDS = {

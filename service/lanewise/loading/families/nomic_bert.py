@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
 from lanewise.loading.families import rotary_encoders
 from lanewise.loading.families.common import check_values, curve
 from lanewise.loading.families.encoders import encoder_family
@@ -21,9 +22,8 @@ from lanewise.loading.families.experts import (
     layers_of_experts,
 )
 from lanewise.loading.families.rotary_encoders import rotary_model
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 NAME = "nomic_bert"
 THETA = 1000.0  # if no field says

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 EPS = 1e-5  # of all norms; configs do not have it
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -16,10 +18,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 PERIOD = 4  # OLMo 3: every 4th layer has no window
 # Names to roles, in an order in which each new name is free.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import olmo2
 from lanewise.loading.families.common import (
     KINDS,
@@ -16,8 +17,7 @@ from lanewise.loading.families.common import (
     window_of,
     windows_of,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 500000.0  # by default
 

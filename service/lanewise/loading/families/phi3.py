@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -12,9 +13,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import QKV, qkv_rows, split_gate_and_up, split_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -12,8 +13,7 @@ from lanewise.loading.families.common import (
     with_windows,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     model_of,
@@ -21,9 +22,8 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import gated_of, trunk_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.qwen3_next import delta_model_of, gguf_named, named
 from lanewise.loading.families.states import give
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 NAME = "qwen3_5_text"
 INPUTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import attention_of, check_activation, model_of, window_of
 from lanewise.loading.families.experts import (
     count_name,
@@ -12,8 +13,7 @@ from lanewise.loading.families.experts import (
     stack_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     check_activation,
@@ -25,9 +26,8 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.families.states import Mixer, every_nth, give, give_conv, layers_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows
+from lanewise.loading.files.rearranging import Rearranged, Rows
+from lanewise.loading.programs.model_file import ModelFile
 
 KINDS = ("linear_attention", "full_attention")
 STEP = 4  # every 4th layer has attention

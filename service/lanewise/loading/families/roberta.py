@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import bert
 from lanewise.loading.families.encoders import classifier_pooling, encoder_family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 HEADS = ("classifier.dense", "classifier.out_proj")
 PADDING = 1

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Gated, ModelConfig, Plain
 from lanewise.loading.families.common import rope_of
 from lanewise.loading.families.encoders import (
     classifier_pooling,
@@ -19,9 +20,8 @@ from lanewise.loading.families.encoders import (
     post_norm_model,
 )
 from lanewise.loading.families.naming import QKV, give_roles, split_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("nomic_bert.", "gte.", "new.", "roberta.", "bert.")
 # The makers' tensor names to transformers'.

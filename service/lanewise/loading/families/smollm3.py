@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -14,8 +15,7 @@ from lanewise.loading.families.common import (
     windows_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA, INTERVAL = 2000000.0, 4  # every fourth layer has no positions
 

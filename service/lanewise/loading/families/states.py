@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.families.common import n_layers_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, Layer, State
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # The first part of a layer: attention or a state.
 Mixer = Attention | State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.families import (
     apertus,
     arcee,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
