@@ -1,7 +1,7 @@
 """Where snapshots of recurrent states are taken, and what new sequences find.
 
 To continue after a known beginning, a sequence of a model with states needs its blocks and the
-state at that point, which exists only while a sequence ends a step there. So prompts are cut into
+state at that point. A state exists only while a sequence ends a step there. So prompts are cut into
 chunks that end where a state will be wanted. These are before the last token (the same prompt
 again, and the conversation's next turn), where two texts diverge, and at regular distances.
 """

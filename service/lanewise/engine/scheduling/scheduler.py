@@ -36,7 +36,7 @@ class Scheduler:
 
     A failed guess was never counted as computed, so the token in its place has all keys and values
     that it needs. A sequence whose next block is being computed by a running one lets others pass
-    until then, so a common prefix is computed once even if many requests with it come together.
+    until then. So a common prefix is computed once even if many requests with it come together.
 
     Where layers have a recurrent state, a failed step has spoiled the states of its sequences. They
     are computed again from a snapshot or from the start, and the tokens of the failed step run
