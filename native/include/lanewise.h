@@ -12,7 +12,7 @@
 //             the status is LW_ERR_MEMORY, and the same call may be made again.
 //             The library never prints, aborts or exits (but see lw_guard_mapping).
 // Numbers:    the logits of a token prefix are the same bits for every batch, chunking, thread count and
-//             instruction set (native/DECISIONS.md, "The numeric contract").
+//             instruction set (native/CONTRACT.md).
 #ifndef LANEWISE_H
 #define LANEWISE_H
 

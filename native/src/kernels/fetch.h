@@ -1,6 +1,6 @@
 // Prefetching of weights. Kernels prefetch as many lines as they use in the same time. On Arm they prefetch a set
 // distance ahead, or not at all (lw_cpu_fetch_ahead). On x86 the lines and the time depend on the core
-// (lw_cpu_fetch_order; DECISIONS.md here has the measurements).
+// (lw_cpu_fetch_order; prefetch-by-core.md of the guide's decisions).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 

@@ -322,8 +322,7 @@ class Engine(EngineThread):
         self._tally.publish(self.metrics)
         self._published = running, waiting = self._load()
         self.metrics.set_load(running, waiting, self._pool.n_used)
-        if self._scheduler.states is not None:
-            self.metrics.states.publish(self._scheduler.states.snapshots)
+        self.metrics.states.publish(self._scheduler.states.snapshots)
         if self.metrics.facts.max_loras:
             self.metrics.set_adapters(
                 *(_names(part) for part in (self._scheduler.running, self._scheduler.waiting))

@@ -8,7 +8,7 @@ from lanewise.engine.base.runner import ModelRunner
 from lanewise.engine.drawing.constraint import Constraint
 
 # Processor time of one step's masks up to which handing them to another thread costs more than it
-# saves (service/lanewise/text/DECISIONS.md).
+# saves (guide/decisions/masks-beside-the-step.md).
 LIGHT_S = 0.0001
 
 

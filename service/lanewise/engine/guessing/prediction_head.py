@@ -1,6 +1,6 @@
 """Guesses by the model's own head (multi-token prediction).
 
-The model's steps write the head's keys and values into the blocks of the head's layers, and leave
+The model's steps write the head's keys and values into the blocks of the head's layers. They leave
 the hidden row from which the head starts in the sequence's place for a state. So the head follows
 the model through prefix-cache hits, preemptions and failed guesses.
 """

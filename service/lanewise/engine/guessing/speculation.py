@@ -3,9 +3,9 @@
 A step reads all weights, whether it has one row or eight, so a few guesses cost little where few
 sequences decode. A guess counts only if it is the token that is drawn at its place: answers are the
 same as without speculation, bit for bit. Each step runs the guesses that give most tokens per
-second, by how often guesses of their kind came true in this sequence and by the measured time of
-steps with so many rows. A sequence whose guesses keep failing gets none, and is tried again now and
-then.
+second. That follows from how often guesses of their kind came true in this sequence, and from the
+measured time of steps with so many rows. A sequence whose guesses keep failing gets none, and is
+tried again now and then.
 """
 
 import logging

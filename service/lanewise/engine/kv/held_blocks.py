@@ -15,8 +15,8 @@ from lanewise.engine.base.block_pool import (
 )
 from lanewise.engine.base.sequence import BlockTable, Sequence
 from lanewise.engine.base.window import Windows
-from lanewise.engine.kv.prefix import Prefix, find_prefix, no_prefix
-from lanewise.engine.kv.states import States
+from lanewise.engine.kv.prefix import Prefix, no_prefix
+from lanewise.engine.kv.states import NoStates
 from lanewise.runtime import BLOCK_TOKENS
 
 
@@ -37,12 +37,12 @@ class HeldBlocks:
         max_seqs: int,
         max_model_len: int,
         prefix_cache: bool,
-        states: States | None = None,
+        states: NoStates | None = None,
     ) -> None:
         self._pool = pool
         self._windows = windows
         self._prefix_cache = prefix_cache
-        self.states = states  # None for models without recurrent states
+        self.states = states or NoStates()
         # One row for each running sequence, which changes only when its blocks do.
         self.n_groups = len(windows.of)
         shape = max_seqs, self.n_groups, blocks_for(max_model_len)
@@ -55,9 +55,7 @@ class HeldBlocks:
         """What the cache holds of a sequence; None if a running one is computing more of it."""
         if not self._prefix_cache or sequence.is_scoring:  # needs all logits
             return no_prefix(self._windows)
-        if self.states is not None:
-            return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
-        return find_prefix(sequence, self._pool, self._windows, self._coming)
+        return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
 
     def n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
         """Blocks that must be free for a sequence to start beside ``n_running`` others."""
@@ -92,8 +90,7 @@ class HeldBlocks:
                 self._copies.append((source, table.blocks[prefix.n_full]))
         sequence.n_cached = prefix.n_cached
         sequence.n_kept = prefix.n_full
-        if self.states is not None:
-            self.states.begin(sequence, prefix)
+        self.states.begin(sequence, prefix)
         if self._prefix_cache:
             for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
@@ -136,7 +133,7 @@ class HeldBlocks:
         if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
                 self._keep_full_blocks(sequence, end)
-            if end == sequence.n_prompt and self.states is None:  # unusable with states
+            if end == sequence.n_prompt and not self.states.exist:  # unusable with states
                 self._keep_begun_block(sequence, end)
         for group, window in enumerate(self._windows.of):
             if window.size is not None:
@@ -145,8 +142,7 @@ class HeldBlocks:
     def hide(self, sequence: Sequence) -> None:
         """Remove the sequence's blocks, shared ones included, from the prefix index."""
         sequence.is_hidden = True
-        if self.states is not None:
-            self.states.hide(sequence)
+        self.states.hide(sequence)
         for table in sequence.tables:
             for block in table.blocks:
                 self._pool.forget(block)
@@ -154,12 +150,11 @@ class HeldBlocks:
     def release(self, sequence: Sequence) -> None:
         """Take back a sequence's blocks and its row."""
         if self._prefix_cache:
-            if not sequence.is_hidden and self.states is None:
+            if not sequence.is_hidden and not self.states.exist:
                 self._keep_begun_block(sequence, min(sequence.n_cached, len(sequence.tokens)))
             for index in range(sequence.n_kept, len(sequence.tokens) // BLOCK_TOKENS):
                 self._forget_coming(sequence, sequence.block_key(index))
-        if self.states is not None:
-            self.states.leave(sequence)
+        self.states.leave(sequence)
         for table in sequence.tables:
             self._pool.release(table.blocks[table.n_dropped :])
         sequence.tables = []

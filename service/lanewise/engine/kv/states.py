@@ -1,7 +1,7 @@
 """Where snapshots of recurrent states are taken, and what new sequences find.
 
 To continue after a known beginning, a sequence of a model with states needs its blocks and the
-state at that point, which exists only while a sequence ends a step there. So prompts are cut into
+state at that point. A state exists only while a sequence ends a step there. So prompts are cut into
 chunks that end where a state will be wanted. These are before the last token (the same prompt
 again, and the conversation's next turn), where two texts diverge, and at regular distances.
 """
@@ -16,7 +16,7 @@ from lanewise.engine.base.sequence import Sequence
 from lanewise.engine.base.snapshots import Snapshots
 from lanewise.engine.base.step import Turn
 from lanewise.engine.base.window import Windows
-from lanewise.engine.kv.prefix import GroupPrefix, Prefix, find_in_all
+from lanewise.engine.kv.prefix import GroupPrefix, Prefix, find_in_all, find_prefix
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 # Least blocks between two cuts of a prompt, as each cut costs one more step: 64 tokens take little
@@ -50,12 +50,54 @@ class _Plan:
     passing: Key | None = None  # key of its last snapshot at a regular distance
 
 
-class States:
+class NoStates:
+    """What a model without recurrent states has in place of ``States``: nothing is planned."""
+
+    exist = False  # whether layers of the model keep a state
+
+    def __init__(self) -> None:
+        self.snapshots = Snapshots(0, 0)
+
+    def find_prefix(
+        self,
+        sequence: Sequence,
+        pool: BlockPool,
+        windows: Windows,
+        coming_blocks: Mapping[Key, Sequence],
+    ) -> Prefix | None:
+        """As ``prefix.find_prefix``."""
+        return find_prefix(sequence, pool, windows, coming_blocks)
+
+    def begin(self, sequence: Sequence, prefix: Prefix) -> None:
+        """As ``States.begin``, and so are the others."""
+
+    def cut(self, sequence: Sequence, count: int) -> int:
+        return count
+
+    def reach(self, turn: Turn, end: int) -> None:
+        pass
+
+    def note_computed(self, turn: Turn, end: int) -> None:
+        pass
+
+    def drop(self, turn: Turn) -> None:
+        pass
+
+    def hide(self, sequence: Sequence) -> None:
+        pass
+
+    def leave(self, sequence: Sequence) -> None:
+        pass
+
+
+class States(NoStates):
     """Plans snapshots for running sequences, and finds those with which new ones can start.
 
     Of a sequence's snapshots at regular distances only the last is kept for long: the next turn of
     its conversation continues there.
     """
+
+    exist = True
 
     def __init__(self, snapshots: Snapshots, every_blocks: int) -> None:
         self.snapshots = snapshots
@@ -136,6 +178,7 @@ class States:
         it, so the copy can stand for the state after each of them.
         """
         sequence = turn.sequence
+        sequence.n_accepted = turn.n_accepted
         if sequence.is_hidden or not self.snapshots.n_places:
             return
         first = end - turn.n_accepted
@@ -210,10 +253,10 @@ class States:
             del self._coming[key]
 
 
-def states_for(config: SchedulerConfig) -> States | None:
-    """The planner of snapshots; None if the model has no states."""
+def states_for(config: SchedulerConfig) -> NoStates:
+    """The planner of snapshots, if the model has states."""
     if config.n_snapshots is None:
-        return None
+        return NoStates()
     n_places = config.n_snapshots if config.prefix_cache else 0
     return States(Snapshots(config.max_seqs, n_places), config.snapshot_blocks)
 

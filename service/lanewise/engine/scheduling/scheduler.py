@@ -36,7 +36,7 @@ class Scheduler:
 
     A failed guess was never counted as computed, so the token in its place has all keys and values
     that it needs. A sequence whose next block is being computed by a running one lets others pass
-    until then, so a common prefix is computed once even if many requests with it come together.
+    until then. So a common prefix is computed once even if many requests with it come together.
 
     Where layers have a recurrent state, a failed step has spoiled the states of its sequences. They
     are computed again from a snapshot or from the start, and the tokens of the failed step run
@@ -91,7 +91,7 @@ class Scheduler:
     def schedule(self) -> Step:
         """The next step: decodes first, then prompts."""
         self._shares.note_step()
-        cut = None if self.states is None else self._cut
+        cut = self._cut if self.states.exist else None
         budget = Budget(self._config.max_step_tokens, self._config.max_step_logits, cut)
         preempted = self._make_room()
         if self._suspects and (suspect := self._suspects.next_alone(self.running)):
@@ -146,7 +146,6 @@ class Scheduler:
 
     def _step_of(self, sequence: Sequence, preempted: list[Sequence]) -> Step:
         """A step of one sequence alone."""
-        assert self.states is not None
         config = self._config
         budget = Budget(config.max_step_tokens, config.max_step_logits, self.states.cut)
         budget.spend_on(sequence)
@@ -156,21 +155,18 @@ class Scheduler:
         """How many of its next ``count`` tokens a sequence with a state may run in this step."""
         if self._suspects:
             count = self._suspects.cut(sequence, count)
-        if count > 1 and self.states is not None:
+        if count > 1:
             count = self.states.cut(sequence, count)
         return count
 
     def take_copies(self) -> Copies:
         """The copies that the next step makes first, each returned once."""
-        if self.states is None:
-            return Copies(self.blocks.take_copies())
         return Copies(self.blocks.take_copies(), self.states.snapshots.take_copies())
 
     def give_back(self, copies: Copies) -> None:
         """Queue copies again for the next step: the step that took them did nothing."""
         self.blocks.give_back(copies.blocks)
-        if self.states is not None:
-            self.states.snapshots.give_back(list(copies.states))
+        self.states.snapshots.give_back(list(copies.states))
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses what a step of its decodes can spare, less the prompts that it has."""
@@ -232,8 +228,7 @@ class Scheduler:
                 sequence.tokens.append(DRAWN_BEFORE + n_draws)
                 sequence.n_pending += 1
                 n_draws += 1
-            if self.states is not None:
-                self.states.reach(turn, turn.end)
+            self.states.reach(turn, turn.end)
 
     def take_back(self, step: Step) -> None:
         """Undo ``begin`` for a step that failed and after which no other was begun."""
@@ -245,8 +240,7 @@ class Scheduler:
                 sequence.n_pending -= 1
             turn.end = None
             sequence.n_accepted = turn.n_told
-            if self.states is not None:
-                self.states.drop(turn)
+            self.states.drop(turn)
 
     def lose_states(self, turns: Items[Turn], *, failed: bool) -> None:
         """Preempt a step's sequences, whose states are spoiled, to compute them again.
@@ -277,23 +271,19 @@ class Scheduler:
                 sequence.tokens += [one.token for one in drawn]
                 sequence.advance(turn.n_computed)
                 end = turn.end = sequence.n_cached
-                if self.states is not None:
-                    sequence.n_accepted = turn.n_accepted
-                    self.states.reach(turn, end)
+                self.states.reach(turn, end)
             else:
                 end = turn.end
                 if drawn and sequence.state is not State.FINISHED:
                     sequence.tokens[end] = drawn[0].token
                     sequence.n_pending -= 1
                 if self._has_left(sequence):
-                    if self.states is not None:
-                        self.states.drop(turn)
+                    self.states.drop(turn)
                     continue
             self._note_share(turn, end)
             self.blocks.note_computed(sequence, end)
-            if self.states is not None:
-                self.states.note_computed(turn, end)
-                self._suspects.note_computed(sequence, end)
+            self.states.note_computed(turn, end)
+            self._suspects.note_computed(sequence, end)
 
     def _note_share(self, turn: Turn, end: int) -> None:
         """Count a turn's tokens for its client, but none computed again after a preemption."""

@@ -158,7 +158,7 @@ class Stepper:
             self._scheduler.take_back(step)
             if isinstance(error, StepRefusedError):
                 self._scheduler.give_back(in_flight.copies)
-            if next_one is not None and was_run and self._scheduler.states is not None:
+            if next_one is not None and was_run and self._scheduler.states.exist:
                 self._scheduler.lose_states(next_one.step.turns, failed=False)
             self._run_each(step, error)
             return False
@@ -242,7 +242,7 @@ class Stepper:
         if len(step.turns) == 1:
             self._events.failed([turn.sequence for turn in turns], error)
             return
-        if self._scheduler.states is not None and not isinstance(error, StepRefusedError):
+        if self._scheduler.states.exist and not isinstance(error, StepRefusedError):
             self._scheduler.lose_states(turns, failed=True)
             return
         for turn in turns:
