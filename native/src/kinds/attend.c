@@ -2,8 +2,8 @@
 // and some of the heads, which all share the latent rows.
 //
 // A context that would keep one thread busy after the others have finished is split. The cuts are where the online
-// softmax restarts anyway. Each split is a job of its own. The thread that finishes the last split of a tile merges
-// them in the order in which one thread would have, so splitting changes no bit.
+// softmax restarts anyway. Each split is a job of its own. The thread that finishes the last split of a tile merges all
+// of them. The order of merging is the order in which one thread would have worked, so splitting changes no bit.
 #include "kinds/attend.h"
 
 // Floats of the softmax state of one job, if a tile of n_tokens is cut into `jobs` jobs.

@@ -104,8 +104,8 @@ static size_t latent_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_
     return 1 + query;
 }
 
-// One matrix for each head, stacked. Head h of row r reads `inputs` values at from + r * from_stride + h * from_step,
-// and writes `outputs` values at to + r * to_stride + h * to_step.
+// One matrix for each head, stacked. Head h of row r reads `inputs` values at from + r * from_stride + h * from_step.
+// It writes `outputs` values at to + r * to_stride + h * to_step.
 typedef struct head_matrices {
     const lw_matrix* stacked;
     size_t inputs, outputs;

@@ -171,8 +171,8 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// The order in which a row of a type prefetches weights on CPUs with LW_FETCH_WHOLE (prefetch-by-core.md
-// of the decisions). Types with little arithmetic that are read in order are best left to the hardware prefetcher. Where
+// The order in which a row of a type prefetches weights on CPUs with LW_FETCH_WHOLE (prefetch-by-core.md of the
+// decisions). Types with little arithmetic that are read in order are best left to the hardware prefetcher. Where
 // arithmetic is the limit, pacing costs too much.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
     const bool light = type.plain || type.format.low == 8 || (type.chunks == 32 && type.format.high == 0);
