@@ -8,7 +8,7 @@ import numpy.typing as npt
 from lanewise.loading.blocks import LAYOUTS as OF_GGUF
 from lanewise.loading.blocks import Layout, numbers_of
 from lanewise.loading.formats import TensorType
-from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale, Super
+from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Minimum, Scale, Super
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -84,14 +84,20 @@ def _decode_scales(kind: CodedType, blocks: Array) -> dict[str, Array]:
     """The fields of a CodedMatrix besides its codes, [rows, blocks, n] each."""
     if kind.name == "mxfp4":
         return {"scales": blocks["scales"].copy()}
-    d, m = (blocks[name].copy() if name in blocks.dtype.names else None for name in ("d", "m"))
-    if kind.super is Super.NONE:  # GGUF adds its minimum
-        return {"scales": d} if m is None else {"scales": d, "minimums": -m}
+    d = blocks["d"].copy()
+    if kind.minimum is Minimum.F16:  # which GGUF adds
+        return {"scales": d, "minimums": -blocks["m"]}
+    if kind.super is Super.NONE:
+        return {"scales": d}
     scales, minimums = numbers_of(TensorType(kind.id), blocks)
     if kind.scale is Scale.NIBBLES:
         scales, minimums = blocks["scales"].copy(), None
-    parts = {"scales": scales, "minimums": minimums, "super_scales": d, "super_minimums": m}
-    return {name: part for name, part in parts.items() if part is not None}
+    parts = {"scales": scales, "super_scales": d}
+    if minimums is not None:
+        parts["minimums"] = minimums
+    if kind.has_super_minimum:
+        parts["super_minimums"] = blocks["m"].copy()
+    return parts
 
 
 def _encode_scales(matrix: CodedMatrix) -> dict[str, Array]:
