@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.generation.ask import Conversation, ToolUse
@@ -186,11 +186,11 @@ def _piece(token: int, state: ServerState) -> str | list[int]:
         return list(raw)
 
 
-def tokenizer_info(state: ServerState) -> dict[str, Any]:
-    """The special tokens and the chat template."""
+async def tokenizer_info(_: Request, state: ServerState) -> Response:
+    """Special tokens and chat template."""
     names = state.tokenizer.special_tokens
     template = state.chat_template
-    return {
+    info = {
         "bos_token": names.get("bos_token"),
         "eos_token": names.get("eos_token"),
         "pad_token": names.get("pad_token"),
@@ -198,3 +198,4 @@ def tokenizer_info(state: ServerState) -> dict[str, Any]:
         "chat_template": None if template is None else template.shown,
         "max_model_len": state.max_model_len,
     }
+    return JSONResponse(info)

@@ -171,7 +171,7 @@ class StreamedResponse(Response):
                 if not stream.cancelled:
                     await send({"type": "http.response.body", "body": tail, "more_body": False})
         except ApiError as error:
-            await self._order.dialect.refusal(error)(scope, receive, send)
+            await self._order.dialect.errors.response(error)(scope, receive, send)
 
     async def _send_pieces(self, stream: RequestStream, send: Send) -> bytes:
         """Send what comes; return what is to be sent last."""

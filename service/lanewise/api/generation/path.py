@@ -28,7 +28,7 @@ from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.generation.measuring import check_priority, tell_context, tell_lengths
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
-from lanewise.api.http.error_forms import Refusal
+from lanewise.api.http.error_forms import ErrorForm
 from lanewise.api.observing.notices import add_notice, add_unknown
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pieces import Bounds
@@ -38,13 +38,13 @@ Choose = Callable[[Any], Dialect[Any]]  # by a body's JSON
 
 async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
     """Answer a request in the dialect that it is asked in."""
-    return await answer_in(request, state, lambda _: dialect, dialect.refusal)
+    return await answer_in(request, state, lambda _: dialect, dialect.errors)
 
 
 async def answer_in(
-    request: Request, state: ServerState, choose: Choose, refusal: Refusal
+    request: Request, state: ServerState, choose: Choose, errors: ErrorForm
 ) -> Response:
-    """Answer a request in the dialect that its body's JSON says; ``refusal`` has their errors."""
+    """Answer a request in the dialect that its body's JSON says; all have the same errors."""
     times = Times()
     try:
         ask, size, dialect = await _read(request, state, choose)
@@ -52,7 +52,7 @@ async def answer_in(
             add_notice(request.scope, text)
         return await _answer(ask, size, times, request, state, dialect)
     except ApiError as error:
-        return refusal(error)
+        return errors.response(error)
 
 
 async def count(
@@ -66,7 +66,7 @@ async def count(
         find_adapter(ask.model, state)
         rendered = await render(ask, size, state, request, Bounds(room=hold_of(request)))
     except ApiError as error:
-        return dialect.refusal(error)
+        return dialect.errors.response(error)
     n_tokens = sum(len(prompt.ids) for prompt in rendered.prompts)
     return JSONResponse({**more, "input_tokens": n_tokens})
 
