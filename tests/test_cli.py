@@ -12,7 +12,7 @@ import pytest
 
 from lanewise import cli
 from lanewise.host import HostError
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.runtime import NativeError
 from lanewise.settings import Settings, SettingsError
 

@@ -45,7 +45,8 @@ def test_every_endpoint_is_on_a_page():
 
 
 def test_every_page_has_its_place():
-    assert {path.stem for path in pages.FOLDER.glob("*.md")} == EVERY
+    found = {path.relative_to(pages.FOLDER).with_suffix("") for path in pages.FOLDER.rglob("*.md")}
+    assert {path.as_posix() for path in found} == EVERY | set(pages.decisions())
 
 
 def test_readme_is_one_screen():
@@ -105,7 +106,7 @@ def test_a_page_that_did_not_change_is_not_sent_again(server):
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("path", ["/guide/", "/guide/choose/"])
+@pytest.mark.parametrize("path", ["/guide/", "/guide/choose/", "/guide/decisions/index/"])
 def test_a_slash_at_the_end_leads_to_the_page(server, path):
     assert server.client.get(path, follow_redirects=True).status_code == 200
 

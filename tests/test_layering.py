@@ -61,7 +61,7 @@ PYTHON = {
 # What the quantizer's parts may import: its own, and parts or modules of lanewise. All that is in
 # none of these folders describes formats, which is what the service may know of it.
 QUANTIZER_PARTS = {
-    "formats": {"lanewise.loading.blocks", "lanewise.loading.formats"},
+    "formats": {"lanewise.loading.base.blocks", "lanewise.loading.base.formats"},
     "text": set(),
     "fit": {"formats", "lanewise.loading", "lanewise.runtime"},
     "commands": {"formats", "text", "fit"}
@@ -255,6 +255,24 @@ def test_no_circle_of_python_files():
     assert len(modules) > 100
 
 
+@pytest.mark.parametrize("part", ["engine", "loading"])
+def test_rooms_of_a_package_point_one_way(part):
+    """Folders inside a package: whichever a room uses may not use that room."""
+    modules = python_modules([PACKAGE, QUANTIZER])
+    prefix = f"lanewise.{part}."
+
+    def room(module):
+        return module.removeprefix(prefix).partition(".")[0]
+
+    edges = {}
+    for module, used in python_edges(modules).items():
+        if module.startswith(prefix):
+            inside = {room(one) for one in used if one.startswith(prefix)}
+            edges.setdefault(room(module), set()).update(inside - {room(module)})
+    assert not circles(edges)
+    assert len(edges) > 5
+
+
 def test_no_circle_of_c_files():
     sources = {name: (NATIVE / "src" / name).read_text() for name in c_files()}
     found = [[f"native/src/{one}" for one in circle] for circle in circles(c_edges(sources))]
@@ -318,7 +336,7 @@ def test_python_knows_one_header():
         ("engine/engine.py", "from lanewise.api.app import create_app"),
         ("engine/engine.py", "def f():\n    import lanewise.text.tokenizer"),
         ("runtime/model.py", "from lanewise.engine import engine"),
-        ("loading/gguf.py", "from lanewise import settings"),
+        ("loading/files/gguf.py", "from lanewise import settings"),
         ("api/app.py", "from lanewise.runtime import Session"),
         ("api/app.py", "from lanewise.server.serve import serve"),
         ("commands/bench.py", "from lanewise.engine.engine import Engine"),
@@ -326,7 +344,7 @@ def test_python_knows_one_header():
         ("text/tokenizer.py", "from fastapi import FastAPI"),
         ("commands/inspect.py", "from lanewise_quantizer.commands.plan import plan"),
         ("commands/inspect.py", "from lanewise_quantizer.fit import tables"),
-        ("loading/gguf.py", "from lanewise_quantizer.storage import decode_rows"),
+        ("loading/files/gguf.py", "from lanewise_quantizer.storage import decode_rows"),
         ("somewhere/new.py", ""),
     ],
 )
@@ -352,7 +370,7 @@ def test_import_that_points_down_is_fine(path, source):
     ("path", "source"),
     [
         ("coded.py", "from lanewise_quantizer.fit.grid import Grid"),
-        ("storage.py", "from lanewise.loading.checkpoint import Role"),
+        ("storage.py", "from lanewise.loading.base.checkpoint import Role"),
         ("fit/model.py", "from lanewise_quantizer.commands.plan import plan"),
         ("commands/plan.py", "from lanewise.engine.engine import Engine"),
         ("cli.py", "from lanewise_quantizer.commands.quantize import run"),

@@ -22,10 +22,10 @@ from lanewise.api.middleware import RequestMiddleware
 from lanewise.api.shared.state import ServerState
 from lanewise.cli import COMMANDS
 from lanewise.commands.families import row_of
-from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.guide import pages
+from lanewise.loading.base.formats import BLOCKS, HELD, STORED_ROWS, row_bytes
 from lanewise.loading.families.table import FAMILIES, OTHER_GGUF_NAMES, OTHER_NAMES, REASONS
-from lanewise.loading.formats import BLOCKS, HELD, STORED_ROWS, row_bytes
 from lanewise.server.machine import MachineMetrics
 from lanewise.settings import Settings
 from lanewise.settings.commands import QUANTIZED_FORMATS

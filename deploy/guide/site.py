@@ -36,8 +36,12 @@ def write_sources(folder: Path) -> None:
         listed = "\n".join(name for name in names if name in here)
         parts.append(f"```{{toctree}}\n:caption: {part}\n:maxdepth: 1\n\n{listed}\n```\n\n")
     (folder / "index.md").write_text("".join(parts), encoding="utf-8")
-    for name in here:
+    (folder / pages.DECISIONS).mkdir()
+    for name in (*here, *pages.decisions()):
         (folder / f"{name}.md").write_text(pages.markdown_of(name), encoding="utf-8")
+    below = "\n".join(Path(name).name for name in pages.decisions())
+    with (folder / pages.DECISIONS / "index.md").open("a", encoding="utf-8") as index:
+        index.write(f"\n```{{toctree}}\n:hidden:\n\n{below}\n```\n")
     settings = "".join(f"{name} = {value!r}\n" for name, value in CONFIG.items())
     (folder / "conf.py").write_text(settings, encoding="utf-8")
 

@@ -115,7 +115,7 @@ class Outcome:
 
 def packed_directory(folder: Path) -> Path:
     """The bundled model as a directory with a tokenizer.json, which can be changed."""
-    from lanewise.loading.opening import open_checkpoint
+    from lanewise.loading.checkpoints.opening import open_checkpoint
     from lanewise.text.tokenizer import Tokenizer
 
     out = folder / "model"

@@ -8,7 +8,7 @@
 const char* const lw_level_names[LW_LEVEL_COUNT] = {"scalar", "avx2",    "avx512vnni", "avx512vbmi", "amx",
                                                     "neon",   "dotprod", "i8mm",       "sve"};
 
-// Names of the levels this CPU can run, with spaces between.
+// Writes the names of the levels that this CPU can run, separated by spaces.
 static void usable_levels(char names[128]) {
     const uint32_t levels = lw_cpu_levels();
     names[0] = 0;
@@ -34,7 +34,8 @@ enum {
 
 lw_fetch_order lw_cpu_fetch_order = LW_FETCH_LINES;
 
-// Intel since Sapphire Rapids, which brought AVX-512-FP16, and Zen 4, the only cores of its family with AVX-512.
+// Two kinds of cores are faster with another order: Intel's since Sapphire Rapids, which brought AVX-512-FP16, and
+// Zen 4, the only cores of family 0x19 with AVX-512.
 __attribute__((constructor)) static void find_fetch_order(void) {
     uint32_t a, b, c, d, vendor, version;
     if (!__get_cpuid(0, &a, &vendor, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d)) return;
@@ -68,7 +69,7 @@ uint32_t lw_cpu_levels(void) {
     levels |= LW_BIT_AVX512VNNI;
     if (!has(c7, bit_AVX512VBMI | bit_AVX512VBMI2)) return levels;
     levels |= LW_BIT_AVX512VBMI;
-    // The system gives a process the tiles' registers, which enlarge what it saves, on request only.
+    // The tiles' registers enlarge the state that the system saves, so a process gets them only if it asks.
     if (has(d7, AMX_TILE | AMX_INT8) && (state & TILE_STATE) == TILE_STATE &&
         syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0)
         levels |= LW_BIT_AMX;
@@ -77,7 +78,7 @@ uint32_t lw_cpu_levels(void) {
 
 uint64_t lw_fp_enter(void) {
     const uint32_t saved = _mm_getcsr();
-    _mm_setcsr(0x1F80);  // all exceptions masked, nearest, no FTZ, no DAZ
+    _mm_setcsr(0x1F80);  // all exceptions masked, round to nearest, no FTZ, no DAZ
     return saved;
 }
 
@@ -120,7 +121,7 @@ uint32_t lw_cpu_levels(void) {
 uint64_t lw_fp_enter(void) {
     uint64_t saved;
     __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
-    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));  // nearest, no FZ, no FZ16, no default NaN
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));  // round to nearest, no FZ, no FZ16, no default NaN
     return saved;
 }
 
@@ -130,7 +131,7 @@ void lw_fp_restore(uint64_t saved) { __asm__ volatile("msr fpcr, %0" : : "r"(sav
 
 lw_level lw_cpu_best_level(void) {
     uint32_t levels = lw_cpu_levels();
-    // SVE vectors of 128 bits do the same work per instruction as I8MM's, which need no loads that repeat inputs.
+    // With 128-bit vectors SVE does the same work per instruction as I8MM, which needs no loads that repeat inputs.
     if (vector_bits() == 128) levels &= ~(uint32_t)LW_BIT_SVE;
     lw_level best = LW_LEVEL_SCALAR;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level)
@@ -142,7 +143,7 @@ lw_status lw_level_by_name(const char* name, lw_level* out) {
     const uint32_t levels = lw_cpu_levels();
     char usable[128];
     if (levels == 0)
-        return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), the least Lanewise runs on");
+        return lw_fail(LW_ERR_CPU, "this CPU lacks x86-64-v3 (AVX2, FMA, F16C, BMI2), which Lanewise needs");
     if (name == NULL) {
         *out = lw_cpu_best_level();
         return LW_OK;
@@ -165,7 +166,7 @@ lw_status lw_set_fetch_ahead(uint32_t n_bytes) {
     atomic_store_explicit(&lw_cpu_fetch_ahead, n_bytes, memory_order_relaxed);
 #else
     if (n_bytes != 0)
-        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 on x86, whose kernels have orders of their own",
+        return lw_fail(LW_ERR_ARGUMENT, "fetch_ahead %u: must be 0 on x86, where kernels prefetch in a fixed order",
                        n_bytes);
 #endif
     return LW_OK;

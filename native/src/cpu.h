@@ -1,4 +1,4 @@
-// What this CPU can execute, and the instruction-set levels built on it.
+// The instruction-set levels, and which of them this CPU can execute.
 #ifndef LW_CPU_H
 #define LW_CPU_H
 
@@ -12,12 +12,12 @@ typedef enum lw_level {
     LW_LEVEL_SCALAR,
     LW_LEVEL_AVX2,
     LW_LEVEL_AVX512VNNI,
-    LW_LEVEL_AVX512VBMI,  // with AVX-512-VNNI; VBMI and VBMI2
-    LW_LEVEL_AMX,         // with those
+    LW_LEVEL_AVX512VBMI,  // AVX-512-VNNI plus VBMI and VBMI2
+    LW_LEVEL_AMX,         // AVX512VBMI plus AMX
     LW_LEVEL_NEON,
     LW_LEVEL_DOTPROD,
     LW_LEVEL_I8MM,
-    LW_LEVEL_SVE,  // with I8MM, vectors of 128 to 512 bits
+    LW_LEVEL_SVE,  // I8MM plus SVE, vectors of 128 to 512 bits
     LW_LEVEL_COUNT
 } lw_level;
 
@@ -42,18 +42,18 @@ lw_level lw_cpu_best_level(void);
 lw_status lw_level_by_name(const char* name, lw_level* out);
 
 #if defined(__x86_64__)
-// How kernels ask for weights to come (kernels/fetch.h), set when the library is loaded.
+// How kernels prefetch weights (kernels/fetch.h); set when the library is loaded.
 typedef enum lw_fetch_order {
-    LW_FETCH_LINES,  // line after line, and one of each group much earlier
+    LW_FETCH_LINES,  // line after line, and one line of each group much earlier
     LW_FETCH_PAGES,  // the next line of many pages
-    LW_FETCH_WHOLE,  // all lines of a segment at once, early, to the second cache
-    LW_FETCH_PACED,  // the same one by one, and nothing is read before all are asked for; for one row
-    LW_FETCH_NONE,   // left to the hardware
+    LW_FETCH_WHOLE,  // all lines of a segment at once, early, to the second-level cache
+    LW_FETCH_PACED,  // one row: like WHOLE, but paced, and nothing is read before all lines are asked for
+    LW_FETCH_NONE,   // no prefetching: left to the hardware
 } lw_fetch_order;
 
 extern lw_fetch_order lw_cpu_fetch_order;
 #elif defined(__aarch64__)
-// Bytes before their use at which kernels ask for weights; 0 leaves that to the hardware (lw_set_fetch_ahead).
+// Kernels prefetch weights so many bytes before their use; 0 leaves prefetching to the hardware (lw_set_fetch_ahead).
 extern atomic_uint lw_cpu_fetch_ahead;
 
 static inline size_t lw_cpu_fetch_distance(void) {
@@ -61,7 +61,7 @@ static inline size_t lw_cpu_fetch_distance(void) {
 }
 #endif
 
-// Rounding to nearest, no flushing of subnormals, for the calling thread; returns what to give to lw_fp_restore.
+// Sets the calling thread to round to nearest and keep subnormals. Returns the value for lw_fp_restore.
 uint64_t lw_fp_enter(void);
 void lw_fp_restore(uint64_t saved);
 

@@ -1,4 +1,4 @@
-// lw_kernel_*: what the kernel table holds, for tools and tests.
+// lw_kernel_*: describe the kernel table, for tools and tests.
 #include <stdio.h>
 
 #include "kernels/kernel.h"

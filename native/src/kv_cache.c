@@ -9,7 +9,7 @@ static size_t element_bytes(lw_type type) { return type == LW_I8 ? 1 : type == L
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
     const bool latent = config->latent_rank > 0;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
-    // 8-bit codes are multiplied in groups of four dimensions or tokens: keys are padded as values are.
+    // 8-bit codes are multiplied in groups of four dimensions or tokens, so keys are padded like values.
     const size_t key_dim = type == LW_I8 ? lw_round_up(head_dim, LW_LANES) : head_dim,
                  scales = type == LW_I8 ? 2 * sizeof(float) : 0;
     const size_t stored = key_dim + (latent ? 0 : value_dim);
@@ -57,8 +57,8 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .latent = cache->latent};
 }
 
-// Keys of one head: a place of the block has a lane of each dimension's tokens. Dimension by dimension, so that a cache
-// line is written once for all tokens.
+// Writes the keys of one head. In a block each dimension has one lane per token. The loop goes dimension by dimension,
+// so that a cache line is written once for all tokens.
 static void write_keys(const lw_kv_cache* cache, void* head, uint32_t offset, lw_kv_rows rows, size_t stride) {
     for (size_t d = 0; d < cache->head_dim; ++d) {
         const float* from = rows.keys + d;

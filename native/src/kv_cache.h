@@ -1,6 +1,6 @@
-// The paged cache of keys and values: for every slot (a layer of a group) and block, per KV head, keys [head_dim][32 tokens]
-// (a lane is a token) and values [32 tokens][value_dim] (a lane is a head dimension), or 8-bit codes of them with a scale
-// for each token and head (lw_kv_view). Of latent attention there are keys alone, of one head.
+// The paged cache of keys and values. Each slot (a layer of a group) and block has for each KV head: keys [head_dim][32
+// tokens] (a lane is a token), then values [32 tokens][value_dim] (a lane is a head dimension). With LW_I8 it has 8-bit
+// codes and a scale for each token and head (lw_kv_view). Latent attention has only the keys of one head.
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -16,32 +16,32 @@ typedef struct lw_kv_cache {
     bool latent;
     size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, slot_bytes;
-    size_t offset;  // where in its slot's part of a block this begins
+    size_t offset;  // byte offset in the slot's part of a block
 } lw_kv_cache;
 
 static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
 
-// Sizes only; `block` stays empty.
+// Fills in the sizes only; `block` stays empty.
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots);
 void lw_kv_close(lw_kv_cache* cache);
-// What a layer of other heads sees of a cache: its own keys and values, `offset` bytes into each slot's part of a block,
-// which has room for them.
+// The view of a cache for a layer with other heads: its keys and values begin `offset` bytes into each slot's part of a
+// block, which has room for them.
 lw_kv_cache lw_kv_part(const lw_kv_cache* cache, const lw_attention_config* config, size_t offset);
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
-// Keys and values of consecutive tokens, [n][n_kv_heads][head_dim] floats each; latent rows have no values.
+// Keys and values of consecutive tokens, each [n][n_kv_heads][head_dim] floats; latent rows have no values.
 typedef struct lw_kv_rows {
     size_t n;
     const float *keys, *values;
 } lw_kv_rows;
 
-// Writes them to `block` from place `offset` on. Returns false when a cache of codes was given a value that is not
-// finite; the other types hold those as they are.
+// Writes `rows` to `block` from token `offset` on. Returns false when a cache of codes gets a value that is not finite;
+// other types store NaN and infinity.
 bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
                  lw_kv_rows rows);
 
-// Copies one block to another, in the first `n_slots` slots.
+// Copies a block to another block, in the first `n_slots` slots.
 void lw_kv_copy(const lw_kv_cache* cache, uint32_t n_slots, uint32_t source, uint32_t target);
 
 #endif

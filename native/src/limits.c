@@ -1,4 +1,4 @@
-// lw_measure_limits: what this machine can do at best, the yardstick of `bench`.
+// lw_measure_limits: the best that this machine can do, which `bench` compares with.
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "thread_pool.h"
 
 enum { TRIALS = 3, PAGE = 4096 };
-static const size_t read_bytes = (size_t)1 << 30;  // far beyond the caches
+static const size_t read_bytes = (size_t)1 << 30;  // far larger than the caches
 static const double trial_seconds = 0.25;
 
 typedef struct measurement {
@@ -20,7 +20,7 @@ typedef struct measurement {
     const char* data;
     size_t bytes_per_thread;
     int way;          // < 0: multiply
-    uint64_t rounds;  // of multiply
+    uint64_t rounds;  // rounds of multiply
     double* begin;    // [threads]
     double* end;
     _Atomic uint64_t checksum;
@@ -28,7 +28,7 @@ typedef struct measurement {
 
 static double seconds(void) { return 1e-9 * (double)lw_profile_now(); }
 
-// Opens threads on the first allowed CPUs, so that two never share one; anywhere when there are fewer CPUs than threads.
+// Opens threads on the first allowed CPUs, so that no two share a CPU; unpinned when there are fewer CPUs than threads.
 static lw_pool* open_pool(uint32_t n_threads) {
     uint32_t cpus[256], n = 0;
     lw_cpu_mask allowed;
@@ -49,7 +49,7 @@ static void measure(void* context, unsigned thread) {
     m->end[thread] = seconds();
 }
 
-// Seconds from the first thread's start to the last one's end.
+// Seconds from the first thread's start to the last thread's end.
 static double elapsed(measurement* m) {
     lw_pool_run(m->pool, measure, m);
     double begin = m->begin[0], end = m->end[0];

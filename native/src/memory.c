@@ -14,7 +14,8 @@ _Bool lw_block_map(size_t bytes, lw_block* out) {
     char* mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) return 0;
     char* data = (char*)lw_round_up((uintptr_t)mapping, align);
-    // Advice: refusal costs speed only. The tail stays on small pages, or every block would waste most of a huge one.
+    // Only advice: if it is refused, speed suffers. The tail stays on small pages, or each block would waste most of a
+    // huge one.
     if (align > 1) madvise(data, bytes / align * align, MADV_HUGEPAGE);
     *out = (lw_block){data, mapping, mapped};
     return 1;

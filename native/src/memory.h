@@ -1,4 +1,4 @@
-// Large zeroed blocks of anonymous memory, on huge pages where the system grants them.
+// Large zeroed blocks of anonymous memory, on huge pages if the system grants them.
 #ifndef LW_MEMORY_H
 #define LW_MEMORY_H
 
@@ -8,19 +8,19 @@
 #include "numa.h"
 
 typedef struct lw_block {
-    void* data;     // aligned to 64 bytes at least, to 2 MiB when the block is that large
-    void* mapping;  // what to unmap
+    void* data;     // aligned to at least 64 bytes; to 2 MiB if the block is that large
+    void* mapping;  // address for munmap
     size_t mapped;
 } lw_block;
 
 // Returns false when the system refuses; `out` is then all zero.
 _Bool lw_block_map(size_t bytes, lw_block* out);
 void lw_block_unmap(lw_block* block);
-// Of a block that was not touched yet.
+// Places a block on nodes; call it before the block is touched.
 void lw_place_block(const lw_nodes* nodes, const lw_block* block);
 
-// Blocks that many tensors are cut from, so that small ones and the ends of large ones lie on huge pages too. Begins as
-// zeros; nothing is given back before lw_arena_free.
+// Blocks from which the memory of many tensors is cut, so that small tensors and the ends of large ones are on huge
+// pages, too. Zero-initialize it. Memory is freed only by lw_arena_free.
 typedef struct lw_arena {
     lw_block* blocks;
     size_t n_blocks;
@@ -29,7 +29,7 @@ typedef struct lw_arena {
     lw_nodes nodes;
 } lw_arena;
 
-// `bytes` zeros, aligned to 64 bytes, or NULL when the system refuses.
+// Returns `bytes` zeroed bytes, 64-byte aligned, or NULL when the system refuses.
 void* lw_arena_take(lw_arena* arena, size_t bytes);
 void lw_arena_free(lw_arena* arena);
 

@@ -10,7 +10,7 @@
 
 #include "status.h"
 
-// From linux/mempolicy.h, which not every system's headers have.
+// From linux/mempolicy.h, which some systems lack.
 enum { POLICY_PREFERRED = 1, POLICY_INTERLEAVE = 3 };
 
 lw_cpu_mask lw_mask_of(uint32_t cpu) {
@@ -46,8 +46,8 @@ lw_status lw_check_cpus(const char* who, const uint32_t* cpus, uint32_t n_cpus) 
     if (!lw_get_affinity(&allowed)) return lw_fail(LW_ERR_SYSTEM, "%s: sched_getaffinity: %s", who, strerror(errno));
     for (uint32_t i = 0; i < n_cpus; ++i)
         if (!lw_cpu_in_mask(&allowed, cpus[i]))
-            return lw_fail(LW_ERR_ARGUMENT, "%s: cpus[%u] is %u, must be one that this thread's affinity mask has", who,
-                           i, cpus[i]);
+            return lw_fail(LW_ERR_ARGUMENT, "%s: cpus[%u] is %u, must be a CPU in this thread's affinity mask", who, i,
+                           cpus[i]);
     return LW_OK;
 }
 
@@ -60,7 +60,7 @@ lw_nodes lw_nodes_of(const uint32_t* nodes, uint32_t n) {
 
 static _Bool bind_memory(const lw_nodes* nodes, void* begin, size_t bytes) {
     const int policy = nodes->n > 1 ? POLICY_INTERLEAVE : POLICY_PREFERRED;
-    // The kernel reads one bit less than it is told of.
+    // The kernel reads one bit less than the number that it is given.
     return syscall(SYS_mbind, begin, bytes, policy, nodes->bits, LW_MAX_NODES + 1ul, 0u) == 0;
 }
 

@@ -1,7 +1,7 @@
 // Where the time of a session's calls goes: one cell per thread, operation and kernel.
 //
-// Each thread charges the time since its last charge to what it did meanwhile, so nothing between the first and the
-// last charge of a call is lost. Without a profile every function here is one test of a pointer.
+// Each thread charges the time since its last charge to the operation that it has just done. So no time between the
+// first and the last charge of a call is lost. Without a profile every function here only tests a pointer.
 #ifndef LW_PROFILE_H
 #define LW_PROFILE_H
 
@@ -27,10 +27,10 @@ typedef struct lw_profile {
     lw_profile_thread* threads;  // [n_threads]
 } lw_profile;
 
-// NULL when there is no memory.
+// Returns NULL when there is no memory.
 lw_profile* lw_profile_open(unsigned n_threads, size_t n_kernels);
 void lw_profile_close(lw_profile* profile);  // accepts NULL
-// Sum over the threads.
+// The sum of a cell over all threads.
 lw_profile_cell lw_profile_total(const lw_profile* profile, lw_operation operation, size_t column);
 
 static inline uint64_t lw_profile_now(void) {

@@ -14,21 +14,22 @@
 #include "numa.h"
 #include "profile.h"
 
-enum { SPINS = 400 };  // some tens of microseconds of pauses
+enum { SPINS = 400 };  // some tens of microseconds of pause instructions
 
-// How a thread waits for others inside a run.
+// How a thread waits for other threads inside a run.
 typedef struct patience {
-    uint64_t ns;                      // that it spins before it sleeps; 0: no longer than SPINS
-    atomic_uint_fast64_t lost_until;  // so long as there is no use in it
+    uint64_t ns;                      // nanoseconds of spinning before it sleeps; 0: no longer than SPINS
+    atomic_uint_fast64_t lost_until;  // until this time spinning is useless
 } patience;
 
-// Longer than the last items of a phase take in decode. Not much longer: the one that is waited for may have lost its CPU.
+// Longer than the last items of a phase take in decode. Not much longer, because the awaited thread may have lost its
+// CPU.
 static const uint64_t patience_ns = 250000;
 
-// A barrier of the threads of a group, or of the last ones of all groups.
-// No line is written by every thread of a large pool.
+// A barrier of the threads of a group, or of one thread of each group. So no cache line is written by every thread of a
+// large pool.
 typedef struct meeting {
-    lw_signal left;  // raised when all have come
+    lw_signal left;  // raised when all threads have arrived
     _Alignas(64) atomic_uint come;
 } meeting;
 
@@ -38,18 +39,18 @@ typedef struct group {
 } group;
 
 struct lw_pool {
-    lw_signal start;  // the same for the first thread of every group, who hands it on
+    lw_signal start;  // the same for the first thread of every group, which passes it on to its group
     meeting groups_meet;
-    _Alignas(64) unsigned threads;  // what follows is read by all and written between runs
+    _Alignas(64) unsigned threads;  // everything from here is read by all threads and written between runs
     unsigned n_groups;
     unsigned started;
-    _Bool quit;  // like work and context written before a start and read behind it
+    _Bool quit;  // like work and context: written before a start, read after it
     void (*work)(void*, unsigned);
     void* context;
     patience patience;
     pthread_t* handles;
     _Bool pinned;
-    uint32_t first_cpu;  // of the calling thread, when pinned
+    uint32_t first_cpu;  // CPU of the calling thread, if pinned
     group groups[];
 };
 
@@ -74,10 +75,10 @@ static _Bool changes_soon(const lw_signal* word, unsigned seen) {
     return 0;
 }
 
-// Whether the value changes while the thread spins on. One whose spinning was in vain, or that lost its CPU meanwhile, is
-// not alone on it: all threads of the pool then sleep where they wait, for so long that what such attempts cost is little.
+// True if the value changes while the thread spins. A thread that spun in vain, or lost its CPU meanwhile, shares its
+// CPU. Then all threads of the pool sleep where they wait, for so long that such attempts cost little.
 static _Bool changes_in_time(patience* p, const lw_signal* word, unsigned seen) {
-    const uint64_t begin = lw_profile_now();  // it may be a system call
+    const uint64_t begin = lw_profile_now();  // the clock may be a system call
     if (begin < atomic_load_explicit(&p->lost_until, memory_order_relaxed)) return 0;
     for (uint64_t before = begin, now;; before = now) {
         const _Bool changed = changes_soon(word, seen);
@@ -90,15 +91,16 @@ static _Bool changes_in_time(patience* p, const lw_signal* word, unsigned seen) 
     }
 }
 
-// A thread that goes to sleep counts itself and then reads the value once more; a thread that changes the value then
-// looks for sleepers. One of the two must see the other: all four accesses are sequentially consistent, and no weaker
-// order will do.
+// A thread that goes to sleep adds itself to `sleepers` and then reads the value once more. A thread that changes the
+// value then looks for sleepers. At least one of the two must see the other's write, so all four accesses are
+// sequentially consistent; no weaker order suffices.
 static void wait_while_equal(lw_signal* word, unsigned seen, patience* p) {
     if (changes_soon(word, seen)) return;
     if (p != NULL && p->ns > 0 && changes_in_time(p, word, seen)) return;
     atomic_fetch_add(&word->sleepers, 1);
     while (atomic_load(&word->value) == seen) syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-    atomic_fetch_sub_explicit(&word->sleepers, 1, memory_order_relaxed);  // too many only cost a wake-up
+    atomic_fetch_sub_explicit(&word->sleepers, 1, memory_order_relaxed);  // a count that is too high only costs a
+                                                                          // wake-up
 }
 
 void lw_wait_for(const atomic_size_t* count, size_t wanted) {
@@ -139,10 +141,10 @@ void lw_gate_wait(lw_signal* gate) {
     }
 }
 
-// True for the last one to come: it waits for no thread, and the others wait until it raises m->left.
+// True for the last thread to arrive. It does not wait; the others wait until it raises m->left.
 static _Bool comes_last(meeting* m, unsigned n) {
     if (atomic_fetch_add_explicit(&m->come, 1, memory_order_acq_rel) + 1 != n) return 0;
-    atomic_store_explicit(&m->come, 0, memory_order_relaxed);  // no thread comes again before `left` is raised
+    atomic_store_explicit(&m->come, 0, memory_order_relaxed);  // no thread arrives again before `left` is raised
     return 1;
 }
 
@@ -192,7 +194,7 @@ static void start_all(lw_pool* pool) {
 }
 
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
-    // A fault of the thread's own is not: the system ends a process that blocks it, and its handler says nothing.
+    // Fault signals stay unblocked: if a thread blocks them, the system ends the process without running its handler.
     static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE};
     sigset_t all, saved;
     sigfillset(&all);
@@ -211,7 +213,7 @@ static _Bool start_worker(lw_pool* pool, unsigned thread, const uint32_t* cpus) 
         return 0;
     }
     *start = (worker_start){pool, thread};
-    if (cpus != NULL) {  // from its first instruction on: its stack is to lie on its node
+    if (cpus != NULL) {  // set before the thread starts: its stack is to lie on its node
         const lw_cpu_mask mask = lw_mask_of(cpus[thread]);
         pthread_attr_setaffinity_np(&attributes, sizeof mask, (const cpu_set_t*)&mask);
     }
@@ -260,7 +262,7 @@ unsigned lw_pool_threads(const lw_pool* pool) { return pool->threads; }
 
 void lw_pool_run(lw_pool* pool, void (*work)(void*, unsigned), void* context) {
     const uint64_t saved = lw_fp_enter();
-    lw_cpu_mask mask;  // the caller's other work is not ours to confine
+    lw_cpu_mask mask;  // restored after the run: the pool must not confine the caller's other work
     const _Bool pinned = pool->pinned && lw_get_affinity(&mask);
     if (pinned) {
         const lw_cpu_mask own = lw_mask_of(pool->first_cpu);

@@ -1,8 +1,8 @@
-// A fixed set of threads that run one function together, with barriers inside it.
+// A fixed set of threads that run one function together, with barriers inside.
 //
-// Threads spin and then sleep on a futex. Between runs they spin briefly: an idle pool burns nothing. At barriers they do
-// too where there are fewer CPUs than threads, since one that spins may keep from its CPU the one it waits for; else they
-// spin for a fraction of a millisecond: few go to sleep inside a run that goes as it should.
+// Threads spin and then sleep on a futex. Between runs they spin briefly: an idle pool uses no CPU. At barriers they
+// spin briefly, too, if there are fewer CPUs than threads, because a spinning thread may keep the CPU from the thread
+// it waits for. Otherwise they spin for a fraction of a millisecond, so that few sleep inside a normal run.
 #ifndef LW_THREAD_POOL_H
 #define LW_THREAD_POOL_H
 
@@ -13,7 +13,7 @@
 
 typedef struct lw_pool lw_pool;
 
-enum { LW_POOL_GROUP = 8 };  // threads that meet on lines of their own, before groups do
+enum { LW_POOL_GROUP = 8 };  // threads that meet at a barrier of their own before the groups meet
 
 // A counter that threads sleep on until it changes.
 typedef struct lw_signal {
@@ -21,37 +21,38 @@ typedef struct lw_signal {
     atomic_uint sleepers;
 } lw_signal;
 
-// A signal as a gate: its value is how many holds keep it shut. No hold may be added while a
-// thread waits at the gate.
+// A signal as a gate: its value is the number of holds that keep it shut. No hold may be added while a thread waits at
+// the gate.
 void lw_gate_hold(lw_signal* gate);
-_Bool lw_gate_release(lw_signal* gate);  // takes one hold back, from any thread; false if there is none
+_Bool lw_gate_release(lw_signal* gate);  // takes back one hold, from any thread; false if there is none
 static inline _Bool lw_gate_is_open(const lw_signal* gate) {
     return atomic_load_explicit(&gate->value, memory_order_acquire) == 0;
 }
-void lw_gate_wait(lw_signal* gate);  // returns when it is open; spins briefly and then sleeps
+void lw_gate_wait(lw_signal* gate);  // returns when the gate is open; spins briefly and then sleeps
 
-// pthread_create for a thread that blocks all signals but those of its own faults: the others are the caller's business.
-// False when the system refuses.
+// pthread_create for a thread that blocks all signals except those of its own faults; other signals go to the caller's
+// threads. Returns false when the system refuses.
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument);
 
-// `threads` counts the calling thread. NULL when the system refuses. Thread i stays on CPU cpus[i], the caller for the time
-// of a run; with `cpus` NULL they run where the system puts them.
+// `threads` includes the calling thread. Returns NULL when the system refuses. Thread i stays on CPU cpus[i], the
+// caller only during a run. If `cpus` is NULL, threads run where the system puts them.
 lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus);
 void lw_pool_close(lw_pool* pool);  // accepts NULL
 unsigned lw_pool_threads(const lw_pool* pool);
-// Before the first run: its threads have no more than this many CPUs' worth of time, whatever their affinity mask says.
+// Call before the first run: the threads get no more than `cpus` CPUs' worth of time, whatever their affinity mask
+// says.
 void lw_pool_limit_cpus(lw_pool* pool, unsigned cpus);
 
-// Runs work(context, thread) for every thread 0 .. threads-1 and returns when all have; the caller is thread 0.
-// Floating-point state is set as the numeric contract demands for the time of the call.
+// Runs work(context, thread) for every thread 0 .. threads-1 and returns when all have finished; the caller is thread
+// 0. During the call the floating-point state is the one that the numeric contract demands.
 void lw_pool_run(lw_pool* pool, void (*work)(void* context, unsigned thread), void* context);
-// Inside a run, by thread `thread` of it: returns when every thread has come here.
+// Inside a run, called by thread `thread`: returns when every thread has called it.
 void lw_pool_barrier(lw_pool* pool, unsigned thread);
-// Inside a run: returns when *count, to which other threads add what they have done, has come to `wanted`. For what is
-// almost always done already: it does not sleep.
+// Inside a run: returns when *count has reached `wanted`; other threads add to it. It does not sleep, as the count is
+// almost always there already.
 void lw_wait_for(const atomic_size_t* count, size_t wanted);
 
-// Items of one phase; each thread takes more when it is free, so that a slow core does not hold up the rest.
+// The items of one phase. A thread that is free takes more, so that a slow core does not delay the others.
 typedef struct lw_work {
     _Alignas(64) atomic_size_t next;
 } lw_work;
@@ -64,8 +65,8 @@ static inline _Bool lw_work_take(lw_work* work, size_t total, size_t chunk, size
     return 1;
 }
 
-// Takes a share of the items left that shrinks towards the end: long runs of memory at first, and short
-// ones last, so that threads wait briefly at the end. False when none are left.
+// Takes a share of the items left, which shrinks towards the end: long contiguous shares first, short ones last, so
+// that threads wait briefly at the end. False when none are left.
 static inline _Bool lw_work_take_share(lw_work* work, size_t total, unsigned threads, size_t* begin, size_t* end) {
     size_t next = atomic_load_explicit(&work->next, memory_order_relaxed), share;
     do {
@@ -79,8 +80,9 @@ static inline _Bool lw_work_take_share(lw_work* work, size_t total, unsigned thr
     return 1;
 }
 
-// One thread's way through a phase of `total` items whose counter begins at zero. What it takes first follows from its
-// number, so that threads which begin together do not meet at the counter; where nothing is left then, none reads it.
+// One thread's progress through a phase of `total` items whose counter begins at zero. Its first items follow from its
+// number, so that threads that begin together do not meet at the counter. If there are no more items, no thread reads
+// the counter.
 typedef struct lw_taker {
     lw_work* work;
     size_t total;
@@ -103,7 +105,7 @@ static inline _Bool lw_take_item(lw_taker* t, size_t* item) {
     return 1;
 }
 
-// Shares as lw_work_take_share has them; the first ones are as long for all.
+// Shares as in lw_work_take_share; the first shares have the same length for all threads.
 static inline _Bool lw_take_share(lw_taker* t, size_t* begin, size_t* end) {
     const size_t half = t->total / (2 * (size_t)t->threads), share = half > 0 ? half : 1, all = share * t->threads;
     if (!t->begun) return lw_take_first(t, share, begin, end);

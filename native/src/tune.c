@@ -1,7 +1,8 @@
-// lw_choices, lw_tune, lw_choose: which of two kernels that give the same bits, decided by measuring both.
+// lw_choices, lw_tune, lw_choose: which of two kernels with the same bits is used, decided by measuring both.
 //
-// Both run over the same made-up panels, which fit the second cache: products of many rows wait for arithmetic, not for
-// memory. They take turns, and the shortest time of each counts, so that a neighbour's work falls on neither.
+// Both run over the same invented panels, which fit the second-level cache: products of many rows wait for arithmetic,
+// not for memory. The kernels take turns, and the shortest time of each counts, so that other work on the machine
+// affects neither.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,29 +11,30 @@
 #include "profile.h"
 #include "status.h"
 
-enum { COLS = 2048, PANELS = 4, MOST_ROWS = 256, LEAST_TURNS = 3, MOST_TURNS = 50, MOST_CHOICES = 16 };
-static const uint32_t batches[] = {12, 16, 24, 48, 96, MOST_ROWS};  // measured, beside the least that the table allows
+enum { COLS = 2048, PANELS = 4, MAX_ROWS = 256, MIN_TURNS = 3, MAX_TURNS = 50, MAX_CHOICES = 16 };
+static const uint32_t batches[] = {12, 16, 24, 48, 96, MAX_ROWS};  // measured besides the smallest number that the
+                                                                   // table allows
 enum { SIZES = 1 + sizeof batches / sizeof *batches };
 static const uint64_t ns_per_size = 5000000;
-static const double margin = 0.98;  // what is less than 2 % faster does not change the table
+static const double margin = 0.98;  // a kernel that is less than 2 % faster does not change the table
 
 typedef struct bench {
     lw_matrix weights;
-    lw_activations x;  // room for MOST_ROWS
-    float* out;        // [MOST_ROWS][PANELS * LW_PANEL]
+    lw_activations x;  // for up to MAX_ROWS rows
+    float* out;        // [MAX_ROWS][PANELS * LW_PANEL]
     void* scratch;
     lw_block block;
 } bench;
 
-// Codes and f16 scales may be anything finite, so one byte fills all weights and another all activations.
+// Any finite codes and f16 scales will do, so one byte fills all weights and another all activations.
 static _Bool open_bench(lw_type type, lw_level level, bench* b) {
     const size_t panel_bytes = lw_panel_bytes(type, COLS), weights = lw_round_up(PANELS * panel_bytes, 64);
-    const size_t codes = lw_round_up((MOST_ROWS + 2) * lw_activation_stride(COLS), 64);
-    lw_activations most = {.rows = MOST_ROWS, .cols = COLS};
+    const size_t codes = lw_round_up((MAX_ROWS + 2) * lw_activation_stride(COLS), 64);
+    lw_activations most = {.rows = MAX_ROWS, .cols = COLS};
     lw_lay_out_activations(&most, lw_level_layouts[level]);
     const size_t scales = lw_round_up(lw_scale_floats(&most) * sizeof(float), 64);
-    const size_t totals = codes / 16 * sizeof(int32_t), out = MOST_ROWS * PANELS * LW_PANEL * sizeof(float);
-    const size_t scratch = lw_round_up(lw_matmul_scratch_bytes(MOST_ROWS), 64);
+    const size_t totals = codes / 16 * sizeof(int32_t), out = MAX_ROWS * PANELS * LW_PANEL * sizeof(float);
+    const size_t scratch = lw_round_up(lw_matmul_scratch_bytes(MAX_ROWS), 64);
     if (!lw_block_map(weights + codes + scales + totals + out + scratch, &b->block)) return 0;
     uint8_t* at = b->block.data;
     memset(at, 0x2C, weights + codes);
@@ -59,13 +61,13 @@ static uint64_t run_once(bench* b, const lw_kernel* kernel) {
     return lw_profile_now() - begin;
 }
 
-// Whether `kernel` is to be used for batches of `rows`, where the table has it.
+// True if `kernel`, which the table prefers, is to be used for `rows` rows.
 static _Bool is_as_fast(bench* b, const lw_kernel* kernel, const lw_kernel* rival, uint32_t rows) {
     b->x.rows = rows;
     lw_lay_out_activations(&b->x, b->weights.layout);
     uint64_t best[2] = {UINT64_MAX, UINT64_MAX};
     const uint64_t end = lw_profile_now() + ns_per_size;
-    for (int turn = 0; turn < LEAST_TURNS || (turn < MOST_TURNS && lw_profile_now() < end); ++turn)
+    for (int turn = 0; turn < MIN_TURNS || (turn < MAX_TURNS && lw_profile_now() < end); ++turn)
         for (int i = 0; i < 2; ++i) {
             const uint64_t t = run_once(b, i == 0 ? kernel : rival);
             if (t < best[i]) best[i] = t;
@@ -73,12 +75,12 @@ static _Bool is_as_fast(bench* b, const lw_kernel* kernel, const lw_kernel* riva
     return margin * (double)best[0] <= (double)best[1];
 }
 
-// The smallest measured batch from which on `kernel` keeps up with its rival, UINT32_MAX when it does for none.
+// The smallest measured number of rows from which on `kernel` keeps up with its rival; UINT32_MAX if there is none.
 static uint32_t measure(bench* b, const lw_kernel* kernel, const lw_kernel* rival) {
     uint32_t from = UINT32_MAX;
     for (int i = SIZES - 1; i >= 0; --i) {
         const uint32_t rows = i == 0 ? kernel->min_rows : batches[i - 1];
-        if (rows < kernel->min_rows || rows > MOST_ROWS) continue;
+        if (rows < kernel->min_rows || rows > MAX_ROWS) continue;
         if (!is_as_fast(b, kernel, rival, rows)) break;
         from = rows;
     }
@@ -100,15 +102,15 @@ static void copy_name(char out[64], const char* name) {
     strncpy(out, name, 63);
 }
 
-// Choices of a level; `as_measured` says whether they are those in force or those of a measurement.
+// Lists the choices of a level: as set, or with `as_measured` as a measurement on this core finds them.
 static lw_status list(const char* isa, _Bool as_measured, lw_choice* out, uint32_t capacity, uint32_t* n) {
     if (n == NULL || (out == NULL && capacity > 0))
         return lw_fail(LW_ERR_ARGUMENT, "lw_choices, lw_tune: n and out must not be NULL");
     lw_level level;
     LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
-    lw_choice found[MOST_CHOICES];
+    lw_choice found[MAX_CHOICES];
     uint32_t count = 0;
-    for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels && count < MOST_CHOICES; ++k) {
+    for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels && count < MAX_CHOICES; ++k) {
         const lw_kernel* rival = lw_kernel_rival(k, level);
         if (rival == NULL) continue;
         lw_choice* choice = &found[count++];
@@ -132,14 +134,14 @@ lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* 
 
 static lw_status find_choice(const lw_choice* choice, const lw_kernel** out) {
     if (memchr(choice->symbol, 0, sizeof choice->symbol) == NULL || memchr(choice->rival, 0, 64) == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "choice: a name without an end");
+        return lw_fail(LW_ERR_ARGUMENT, "choice: symbol or rival does not end with a zero byte");
     for (const lw_kernel* k = lw_kernels; k < lw_kernels + lw_n_kernels; ++k) {
         if (strcmp(k->symbol, choice->symbol) != 0) continue;
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             const lw_kernel* rival = lw_kernel_rival(k, (lw_level)level);
             if (rival == NULL || strcmp(rival->symbol, choice->rival) != 0) continue;
             if (choice->min_rows < k->min_rows)
-                return lw_fail(LW_ERR_ARGUMENT, "choice: %s for batches from %u, must be at least %u", k->symbol,
+                return lw_fail(LW_ERR_ARGUMENT, "choice: %s from %u rows on, must be from at least %u", k->symbol,
                                choice->min_rows, k->min_rows);
             *out = k;
             return LW_OK;

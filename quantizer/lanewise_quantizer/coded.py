@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.blocks import IQ4_NL_TABLE
+from lanewise.loading.base.blocks import IQ4_NL_TABLE
 from lanewise_quantizer.planes import chained, pack_plane, unpack_plane
 
 SEGMENT = 128  # inputs that share an activation scale, and after which a trellis starts again

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.blocks import LAYOUTS as OF_GGUF
-from lanewise.loading.blocks import Layout, numbers_of
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.blocks import LAYOUTS as OF_GGUF
+from lanewise.loading.base.blocks import Layout, numbers_of
+from lanewise.loading.base.formats import TensorType
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Minimum, Scale, Super
 
 Array = npt.NDArray[Any]
@@ -73,7 +73,7 @@ def _check_cols(kind: CodedType, cols: int) -> None:
 
 
 def _gather(codes: Bytes, bits: int, width: int) -> Bytes:
-    """Bytes of codes, in the order that :mod:`lanewise.loading.blocks` takes them out."""
+    """Bytes of codes, in the order that :mod:`lanewise.loading.base.blocks` takes them out."""
     parts = codes.reshape(*codes.shape[:-1], -1, 8 // bits, width)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     joined: Bytes = np.bitwise_or.reduce(parts << shifts, axis=-2)

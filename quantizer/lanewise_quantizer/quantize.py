@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.blocks import IQ4_NL_TABLE
+from lanewise.loading.base.blocks import IQ4_NL_TABLE
 from lanewise_quantizer.coded import (
     E8M0_LARGEST,
     SUPER_BLOCK,

@@ -349,7 +349,7 @@ def _is_for_users(error: Exception) -> bool:
     if isinstance(error, HostError):
         return True
     from lanewise.commands.chat_client import ChatError
-    from lanewise.loading.checkpoint import ModelFileError
+    from lanewise.loading.base.checkpoint import ModelFileError
     from lanewise.runtime import NativeError
 
     return isinstance(error, ChatError | ModelFileError | NativeError)

@@ -1,7 +1,7 @@
 """Nodes, cores and their memory: what this host has of them, and where threads and weights go.
 
 Every function that reads files takes the root of the file system, so that tests can give it a tree
-of their own. DECISIONS.md says why ``auto`` is what it is.
+of their own. guide/decisions/pinning-automatic.md says why ``auto`` is what it is.
 """
 
 import os

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from lanewise.engine.adapters import AdapterFileError, Adapters
-from lanewise.loading.lora import files_under
+from lanewise.engine.base.adapters import AdapterFileError, Adapters
+from lanewise.loading.adapters.lora import files_under
 from toy import ToyAdapter
 from toy_server import toy_server
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import openai
 import pytest
 
-from lanewise.engine.adapters import Adapters
+from lanewise.engine.base.adapters import Adapters
 from toy import ToyAdapter
 from toy_server import toy_server
 

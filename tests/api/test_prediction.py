@@ -5,7 +5,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from lanewise.engine.row_costs import RowCosts
+from lanewise.engine.guessing.row_costs import RowCosts
 from toy_server import CONFIG, toy_server
 
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lanewise.api import warm_up
-from lanewise.loading.mapped_file import MappedFile
+from lanewise.loading.base.mapped_file import MappedFile
 from lanewise.sandbox import process
 from lanewise.server import file_watch
 from toy_server import toy_server

@@ -25,7 +25,7 @@ from hostile_texts import (
 )
 from lanewise.api.shared import compiling
 from lanewise.api.shared.budgets import TextBudgets
-from lanewise.engine import constraint
+from lanewise.engine.drawing import constraint
 from toy_server import toy_server
 
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"

@@ -8,9 +8,9 @@ import pytest
 from family_models import family_model, write_case
 from lanewise.commands import bench
 from lanewise.commands.bench_replay import ANSWER_MARK, ReplayRunner, _requests, read_recordings
-from lanewise.engine import prediction_head
 from lanewise.engine.engine import Engine
-from lanewise.engine.row_costs import RowCosts
+from lanewise.engine.guessing import prediction_head
+from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.runtime import Draw, Sampled, Sampling
 from lanewise.settings import BenchSettings, SettingsError
 from mtp_models import cyclic_tensors, write_directory

@@ -12,7 +12,7 @@ from lanewise.commands.chat_server import own_server
 from lanewise.commands.compare_chat import common_prefix, greedy_answers
 from lanewise.commands.compare_tasks import score_of
 from lanewise.commands.opening import open_model
-from lanewise.loading.hub import bundled_model
+from lanewise.loading.checkpoints.hub import bundled_model
 from lanewise.settings import BenchSettings
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.text import HELD_OUT, PROMPTS, documents, plain_text

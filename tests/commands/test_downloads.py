@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lanewise import cli
-from lanewise.loading import small_model
+from lanewise.loading.checkpoints import small_model
 
 
 @pytest.fixture

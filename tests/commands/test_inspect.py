@@ -13,7 +13,7 @@ import tiny_models
 from family_models import write_case
 from gguf_values import write_out
 from lanewise import cli
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from lanewise.commands import opening
 from lanewise.commands.opening import open_model
 from lanewise.commands.perplexity import score_windows
 from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.formats import TensorType
 from lanewise.runtime import Session, best_isa
 from lanewise.settings import ModelSettings
 

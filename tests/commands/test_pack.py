@@ -16,10 +16,10 @@ import pytest
 import tiny_models
 import topics
 from lanewise import cli
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.mapped_file import MappedFile
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.mapped_file import MappedFile
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session, placing_refusal, usable_levels
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.topology import Placement

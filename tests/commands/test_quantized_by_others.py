@@ -8,8 +8,8 @@ import pytest
 import scaled_by_others
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Converted, ModelFileError, Role
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Converted, ModelFileError, Role
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from packed_by_others import write_model
 from scaled_by_others import fp8, of_blocks

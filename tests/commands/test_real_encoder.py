@@ -8,7 +8,7 @@ import pytest
 
 import topics
 from data_files import data
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from opened_models import opened_encoder
 from real_models import NoModelError, minilm

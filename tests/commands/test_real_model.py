@@ -13,7 +13,7 @@ import topics
 from data_files import data
 from lanewise import cli
 from lanewise.commands.compare import kl_divergences
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 from real_models import NoModelError, smollm2

@@ -5,7 +5,7 @@ import pytest
 
 from lanewise.commands import selftest
 from lanewise.commands.selftest import BLOCK_MAKERS, LevelResult, random_checkpoint, run_selftest
-from lanewise.loading.formats import BLOCKS, TensorType
+from lanewise.loading.base.formats import BLOCKS, TensorType
 from lanewise.runtime import NativeError
 
 

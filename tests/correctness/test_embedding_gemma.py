@@ -16,9 +16,9 @@ from encoder_configs import CASES
 from encoder_models import GOLDEN, encoder_model, texts_of
 from family_models import FamilyModel, values_of, write_model
 from gguf_values import add_value, write_out
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Rope
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.program import Rope
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import usable_levels
 from opened_models import opened_encoder, write_as_packed
 from tiny_embedder import modules_of, write_files

@@ -24,7 +24,7 @@ from encoder_models import (
 )
 from family_models import write_model
 from goldens import check_goldens
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, NativeError, usable_levels
 from opened_models import opened_encoder, write_as_packed
 

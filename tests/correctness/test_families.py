@@ -25,10 +25,10 @@ from family_models import CASE_NAMES, GOLDEN, family_model, write_case, write_mo
 from gguf_states import MULTIPLIED, REORDERED
 from goldens import check_goldens
 from lanewise import cli
-from lanewise.loading.checkpoint import Checkpoint, Tensor
+from lanewise.loading.base.checkpoint import Checkpoint, Tensor
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.families.table import FAMILIES
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from opened_models import ISA, write_as_packed

@@ -10,8 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, Session
 from lora_files import lora_config, lora_tensors, write_adapter
 from tiny_models import TinyModel, prompt, tiny_model, write_gguf

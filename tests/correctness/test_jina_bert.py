@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from encoder_configs import BERT
 from encoder_models import texts_of, types_of, write_gguf
 from family_models import FamilyModel, values_of, write_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model, usable_levels
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]

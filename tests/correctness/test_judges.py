@@ -15,9 +15,9 @@ import pytest
 from encoder_models import GOLDEN
 from family_gguf import gguf_arrays, metadata_of
 from gguf_values import add_value, write_out
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.judges import TEMPLATE
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.pooling.judges import TEMPLATE
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.pooled_text import PooledText, of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
@@ -152,7 +152,9 @@ def test_a_directory_that_makes_vectors_is_no_judge(tmp_path: Path) -> None:
     }
     path = add_logit_score(write_judge(tmp_path / "m"), **files)
     open_checkpoint(path).close()
-    with pytest.raises(ModelFileError, match=r"modules\.json has it make vectors, classifier_from"):
+    with pytest.raises(
+        ModelFileError, match=r"modules\.json makes vectors of texts, classifier_from"
+    ):
         open_checkpoint(path, OVERRIDES)
 
 

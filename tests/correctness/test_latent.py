@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from random_checkpoints import VOCAB, checkpoint, random_weights

@@ -11,9 +11,9 @@ import pytest
 from family_gguf import write_gguf as write_model_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Adapter, Batch, Model, NativeError, Session
 from lora_files import lora_config, lora_tensors, merged, write_adapter
 from opened_models import write_as_packed
@@ -215,11 +215,13 @@ def test_an_adapter_of_multiplied_matrices_is_refused_where_nothing_says_by_what
     path = write_adapter(tmp_path / "adapter", tensors, lora_config(4, 8))
     with open_checkpoint(write_model_gguf(model, tmp_path / "m.gguf")) as checkpoint:
         config = checkpoint.config
-    with pytest.raises(ModelFileError, match=r"self_attn\.k_proj: matrices .* multiplied by what"):
+    with pytest.raises(
+        ModelFileError, match=r"self_attn\.k_proj: the matrices .* multiplied by factors"
+    ):
         open_adapter(path, config)
     with open_checkpoint(write_case("falcon_h1", tmp_path / "hf")) as checkpoint:
         config = replace(checkpoint.config, row_multipliers=(1.0, 2.0))
-    with pytest.raises(ModelFileError, match="multiplied by what only its config"):
+    with pytest.raises(ModelFileError, match="multiplied by factors that only its"):
         open_adapter(path, config)
 
 

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
+from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
 from tests.correctness.test_programs import VOCAB, checkpoint, random_attention, random_weights

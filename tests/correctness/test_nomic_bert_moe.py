@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from encoder_configs import NOMIC
 from encoder_models import texts_of, write_gguf
 from family_models import FamilyModel, values_of, write_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Experts, Plain
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.program import Experts, Plain
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model, usable_levels
 from opened_models import opened_encoder, write_as_packed
 

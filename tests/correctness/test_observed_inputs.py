@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
 from tiny_models import prompt, tiny_model, write_gguf
 

@@ -10,9 +10,9 @@ import pytest
 
 import topics
 from family_models import family_model, write_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Adapter, Batch, Model, Session
 from tiny_models import prompt
 
@@ -134,7 +134,7 @@ def test_what_is_refused_is_served_merged(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as caught:
         ours(base, tmp_path / "adapter")
     assert said in str(caught.value)
-    assert "merge_and_unload() makes of it and its model is served" in str(caught.value)
+    assert "merge it into its model with PEFT's merge_and_unload()" in str(caught.value)
     expected = theirs(model)
     merged = tmp_path / "merged"
     model.merge_and_unload().save_pretrained(merged)

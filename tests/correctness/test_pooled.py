@@ -11,10 +11,10 @@ from safetensors.numpy import save_file
 
 from encoder_models import encoder_model, texts_of
 from family_models import family_model, write_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.pooled import add_dense, as_judge, as_pooled
-from lanewise.loading.program import Dense, Pooling
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.program import Dense, Pooling
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.pooling.pooled import add_dense, as_judge, as_pooled
 from lanewise.runtime import Batch, Encoder, Model, NativeError, Session, usable_levels
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]

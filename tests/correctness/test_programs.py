@@ -6,8 +6,8 @@ import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import (
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import (
     CURVES,
     FFN_CURVES,
     WIRINGS,

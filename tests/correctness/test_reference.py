@@ -15,7 +15,7 @@ import pytest
 from data_files import data
 from goldens import check_goldens
 from lanewise.commands.perplexity import cut_windows, score_windows
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 from tiny_models import FAMILIES, tiny_model, write_gguf, write_hf

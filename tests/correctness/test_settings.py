@@ -16,9 +16,9 @@ import topics
 from dense_configs import STAND_INS
 from family_configs import CASES
 from family_models import CASE_NAMES, GOLDEN, model_of, write_model
-from lanewise.loading import reference
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.programs import reference
 from lanewise.runtime import Batch, Model, Session
 
 pytestmark = [

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lanewise.engine.config import EngineConfig
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.window import Windows
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.window import Windows
-from lanewise.loading.opening import open_checkpoint
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from tiny_models import VOCAB_SIZE, prompt, tiny_model, write_hf
 from toy_server import metric, outputs_of

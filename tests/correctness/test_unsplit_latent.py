@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from family_gguf import write_gguf
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from unsplit_latent import Kind, keys_rounded, of_rank, with_weights, write_blocks
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.targets import ATTENTION, part_types
 

@@ -18,7 +18,7 @@ from encoder_models import GOLDEN, encoder_model
 from encoder_tokenizers import random_texts, word_piece
 from family_models import write_model
 from lanewise.host import MemoryLimit
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model
 from lanewise.server import make_encoder
 from lanewise.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from guide_text import blocks
 from lanewise.guide import pages
-from lanewise.loading.hub import bundled_model
+from lanewise.loading.checkpoints.hub import bundled_model
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

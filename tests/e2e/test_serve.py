@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from lanewise.api.http_server import LAST_WORDS_S
-from lanewise.loading.hub import resolve_model
+from lanewise.loading.checkpoints.hub import resolve_model
 from serving import free_port, lanewise_server, metric, running, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]

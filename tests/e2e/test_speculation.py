@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from lanewise.loading.hub import resolve_model
+from lanewise.loading.checkpoints.hub import resolve_model
 from serving import lanewise_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]

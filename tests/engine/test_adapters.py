@@ -6,15 +6,15 @@ import time
 
 import pytest
 
-from lanewise.engine.adapters import (
+from lanewise.engine.base.adapters import (
     AdapterError,
     AdapterGoneError,
     Adapters,
     UnknownAdapterError,
 )
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.stream import EngineError
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.stream import EngineError
 from toy import ToyAdapter
 from toy_server import metric, outputs_of
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from lanewise.engine.admission import RATE_WINDOW_S, Admission, Rate
-from lanewise.engine.stream import EngineStoppedError, QueueFullError
+from lanewise.engine.base.stream import EngineStoppedError, QueueFullError
+from lanewise.engine.scheduling.admission import RATE_WINDOW_S, Admission, Rate
 from toy_server import make_engine
 
 
@@ -34,7 +34,7 @@ def test_rate_is_that_of_the_last_half_minute():
 
 
 def test_too_many_sequences_are_told_when_enough_will_have_ended(door, monkeypatch):
-    monkeypatch.setattr("lanewise.engine.admission.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("lanewise.engine.scheduling.admission.time.monotonic", lambda: 100.0)
     accept(door, 10, 10)
     with pytest.raises(QueueFullError, match="10 sequences run or wait") as unknown:
         accept(door, 1, 1)
@@ -51,7 +51,7 @@ def test_too_many_sequences_are_told_when_enough_will_have_ended(door, monkeypat
 
 
 def test_too_many_tokens_are_told_when_enough_will_have_started(door, monkeypatch):
-    monkeypatch.setattr("lanewise.engine.admission.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("lanewise.engine.scheduling.admission.time.monotonic", lambda: 100.0)
     accept(door, 1, 5000)  # alone it may be as long as it likes
     with pytest.raises(QueueFullError, match="prompts of 5000 tokens wait already"):
         accept(door, 1, 1)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import EngineError
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import EngineError
 from lanewise.runtime import DRAWN_BEFORE, Sampled
 from scheduling import counts, scheduler, sequence
 from toy_server import metric, outputs_of

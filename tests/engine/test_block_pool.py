@@ -2,7 +2,7 @@
 
 import pytest
 
-from lanewise.engine.block_pool import (
+from lanewise.engine.base.block_pool import (
     MAX_COMPARED,
     BlockPool,
     OutOfBlocksError,

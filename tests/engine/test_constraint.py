@@ -7,9 +7,9 @@ from itertools import chain, count, repeat
 
 import pytest
 
-from lanewise.engine import constraint, masks
-from lanewise.engine.constraint import ConstraintError
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.drawing import constraint, masks
+from lanewise.engine.drawing.constraint import ConstraintError
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import metric, outputs_of
 from toy_tokenizer import toy_tokenizer

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import TokenOutput
 from lanewise.engine.engine import Engine
-from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.row_costs import RowCosts
-from lanewise.engine.stream import TokenOutput
+from lanewise.engine.guessing.draft_model import DraftModel
+from lanewise.engine.guessing.prompt_lookup import PromptLookup
+from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.runtime import Sampled
 from toy import ToyRunner
 from toy_server import CONFIG, make_engine, metric, outputs_of
@@ -159,7 +159,7 @@ def test_a_draft_model_that_fails_is_left_out(start, caplog):
     requests = [request("what now!"), request("go on")]
     assert answers(engine, *requests) == answers(plain, *requests)
     assert runner.closed
-    assert "the draft model failed, and guesses no more" in caplog.text
+    assert "the draft model failed and is no longer used" in caplog.text
 
 
 def test_closing_the_engine_closes_it(start):

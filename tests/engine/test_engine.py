@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 import toy
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.failures import MAX_FAILURES
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import (
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import (
     EngineError,
     EngineStoppedError,
     NoTokenError,
     QueueFullError,
     TokenOutput,
 )
+from lanewise.engine.metering.failures import MAX_FAILURES
 from lanewise.runtime import NONFINITE, NativeError, Sampled
 from toy_server import metric, outputs_of
 

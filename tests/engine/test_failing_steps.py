@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_by_hand import EngineByHand, answer_alone, outputs_of
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import EngineError
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import EngineError
 from lanewise.runtime import BLOCK_TOKENS
 
 CONFIG = EngineConfig(

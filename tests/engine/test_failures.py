@@ -1,6 +1,6 @@
 """What makes an engine say that nothing can be expected of its model."""
 
-from lanewise.engine.failures import MAX_FAILURES, FailureStreak
+from lanewise.engine.metering.failures import MAX_FAILURES, FailureStreak
 from lanewise.runtime import NativeError, StepRefusedError
 
 BROKEN = NativeError("step: NaN or infinity", 6)

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from lanewise.engine import constraint, masks
-from lanewise.engine.grammar_time import STEP_S, held_back, total_s
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.drawing import constraint, masks
+from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from scheduling import sequence
 from toy_server import outputs_of

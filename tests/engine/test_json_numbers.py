@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from lanewise.text.json_numbers import NumberEnds
 from toy_server import outputs_of

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from lanewise.engine.block_pool import NO_BLOCK
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.sequence import State
-from lanewise.engine.stream import TokenOutput
+from lanewise.engine.base.block_pool import NO_BLOCK
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import State
+from lanewise.engine.base.stream import TokenOutput
 from scheduling import run, run_to_end, scheduler, sequence
 from toy_server import metric, outputs_of
 

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from lanewise.engine import masks
-from lanewise.engine.constraint import Constraint
-from lanewise.engine.masks import MaskFiller
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import EngineError, EngineStoppedError
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import EngineError, EngineStoppedError
+from lanewise.engine.drawing import masks
+from lanewise.engine.drawing.constraint import Constraint
+from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import metric, outputs_of
 from toy_tokenizer import toy_tokenizer

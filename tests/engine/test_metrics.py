@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from lanewise.engine.histograms import CountedHistogram, size_buckets
-from lanewise.engine.metrics import STEP_TOKEN_BUCKETS
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.tracking import JobGroup, Tally
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.metering.histograms import CountedHistogram, size_buckets
+from lanewise.engine.metering.metrics import STEP_TOKEN_BUCKETS
+from lanewise.engine.steps.tracking import JobGroup, Tally
 from lanewise.runtime import Counters
 from lanewise.text.grammar import GrammarCompiler, GrammarSource
 from toy_server import make_engine, metric, outputs_of

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import (
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.scheduling.pacing import (
     AIM,
     ALONE_ROWS,
     ALONE_S,
@@ -21,7 +21,7 @@ from lanewise.engine.pacing import (
     SizeCost,
     Work,
 )
-from lanewise.engine.scheduler import Scheduler
+from lanewise.engine.scheduling.scheduler import Scheduler
 from scheduling import complete, sequence
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lanewise.engine.prompt_lookup import MAX_MATCH, MAX_PLACES, PromptLookup
+from lanewise.engine.guessing.prompt_lookup import MAX_MATCH, MAX_PLACES, PromptLookup
 
 
 def search(tokens: list[int]) -> int:

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import Pacer
-from lanewise.engine.scheduler import STEPS_OF_RIGHT, Scheduler
-from lanewise.engine.sequence import Sequence, State
-from lanewise.engine.step import Step
-from lanewise.engine.waiting import OUTPUT_WEIGHT
-from lanewise.engine.window import Windows
+from lanewise.engine.base.block_pool import NO_BLOCK, BlockPool, blocks_for
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.step import Step
+from lanewise.engine.base.window import Windows
+from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.scheduler import STEPS_OF_RIGHT, Scheduler
+from lanewise.engine.scheduling.waiting import OUTPUT_WEIGHT
 from lanewise.runtime import BLOCK_TOKENS, Sampled
 from scheduling import complete, counts, run, run_to_end, scheduler, sequence, step_that_preempts
 

@@ -1,10 +1,10 @@
 """What sequences find of others in the prefix cache, and what waits for what."""
 
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence, State
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.scheduling.scheduler import Scheduler
 from scheduling import counts, run, run_to_end, scheduler, sequence, step_that_preempts
 
 

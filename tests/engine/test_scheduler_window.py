@@ -2,13 +2,13 @@
 
 import pytest
 
-from lanewise.engine.block_pool import NO_BLOCK, BlockPool, blocks_for
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import Pacer, Work
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import State
-from lanewise.engine.step import Step
-from lanewise.engine.window import Window, Windows
+from lanewise.engine.base.block_pool import NO_BLOCK, BlockPool, blocks_for
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.sequence import State
+from lanewise.engine.base.step import Step
+from lanewise.engine.base.window import Window, Windows
+from lanewise.engine.scheduling.pacing import Pacer, Work
+from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import Sampled
 from scheduling import complete, run, run_to_end, scheduler, sequence, step_that_preempts
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 import toy
-from lanewise.engine import speculation
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.stream import EngineError, TokenOutput
 from lanewise.engine.engine import Engine
-from lanewise.engine.pacing import Pacer
-from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.row_costs import RowCosts
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.speculation import Guesser
-from lanewise.engine.stream import EngineError, TokenOutput
+from lanewise.engine.guessing import speculation
+from lanewise.engine.guessing.prompt_lookup import PromptLookup
+from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.engine.guessing.speculation import Guesser
+from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import NONFINITE, NativeError, Sampled
 from toy_server import metric, outputs_of
 

@@ -11,15 +11,15 @@ from functools import cache
 import pytest
 
 from engine_by_hand import EngineByHand, answer_alone, outputs_of
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import EngineConfig
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import State
+from lanewise.engine.base.snapshots import Snapshots
+from lanewise.engine.base.stream import EngineError
 from lanewise.engine.engine import Engine
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.row_costs import RowCosts
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import State
-from lanewise.engine.snapshots import Snapshots
-from lanewise.engine.stream import EngineError
+from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import BLOCK_TOKENS
 from scheduling import run, sequence
 from topics import cases

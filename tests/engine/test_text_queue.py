@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lanewise.engine.stream import (
+from lanewise.engine.base.stream import (
     EngineError,
     EngineStoppedError,
     QueueFullError,
     QueueTimeoutError,
     TimeLimitError,
 )
-from lanewise.engine.text_queue import EncodingJob, EncodingRequest, TextQueue
+from lanewise.engine.scheduling.text_queue import EncodingJob, EncodingRequest, TextQueue
 from toy_encoder import ToyEncoder, make_engine, vector
 from toy_server import metric
 

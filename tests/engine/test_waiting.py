@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.waiting import OUTPUT_WEIGHT, Shares, WaitingQueue, who_gives_way
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.scheduling.scheduler import Scheduler
+from lanewise.engine.scheduling.waiting import OUTPUT_WEIGHT, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import Sampled
 
 

@@ -180,7 +180,7 @@ def tokenizer_text(seeds: Sequence[bytes], random: Random) -> str:
 
 def try_tokenizers(count: int, random: Random, seeds: Sequence[bytes]) -> Worst:
     """Make each and cut texts into tokens with it."""
-    from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+    from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
     from lanewise.text.tokenizer import Tokenizer
     from lanewise.text.whole_texts import TooLongError, WholeTexts
 
@@ -212,8 +212,8 @@ def try_configs(count: int, random: Random) -> Worst:
     """Open a directory with each."""
     from model_files import FAMILIES, write_directory
 
-    from lanewise.loading.checkpoint import ModelFileError
-    from lanewise.loading.opening import open_checkpoint
+    from lanewise.loading.base.checkpoint import ModelFileError
+    from lanewise.loading.checkpoints.opening import open_checkpoint
 
     worst = Worst("configs")
     with tempfile.TemporaryDirectory() as name:

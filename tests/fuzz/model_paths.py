@@ -6,8 +6,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.text.detokenizer import StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import WholeTexts

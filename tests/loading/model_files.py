@@ -13,8 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from gguf_values import add_value, interleave, write_out
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 N_HEADS, N_KV_HEADS, HEAD_DIM = 4, 2, 16
 HIDDEN, FFN, LAYERS, VOCAB = 48, 64, 2, 96

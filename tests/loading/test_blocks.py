@@ -6,8 +6,8 @@ import gguf
 import numpy as np
 import pytest
 
-from lanewise.loading.blocks import LAYOUTS, q8_rows, weights_of
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.blocks import LAYOUTS, q8_rows, weights_of
+from lanewise.loading.base.formats import TensorType
 from unsplit_latent import blocks_like
 
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import FAMILIES, error_of, write_directory, write_gguf
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 
 @pytest.fixture(scope="module")

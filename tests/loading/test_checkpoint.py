@@ -21,9 +21,9 @@ from model_files import (
 import topics
 from data_files import data
 from gguf_values import interleave
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,14 +19,14 @@ from family_configs import CASES
 from family_gguf import CONVERSIONS, GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED, REORDERED
-from lanewise.loading.checkpoint import ModelFileError, Role, Tensor
-from lanewise.loading.formats import TensorType
-from lanewise.loading.gguf_writer import metadata_of
-from lanewise.loading.json_files import Fields
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_checkpoint import read_config
-from lanewise.loading.packed_writer import packed_config
-from lanewise.loading.program import Experts, Gated
+from lanewise.loading.base.checkpoint import ModelFileError, Role, Tensor
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Experts, Gated
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.checkpoints.packed_checkpoint import read_config
+from lanewise.loading.writing.gguf_writer import metadata_of
+from lanewise.loading.writing.packed_writer import packed_config
 
 
 def values_of(tensor: Tensor) -> np.ndarray:

@@ -11,9 +11,9 @@ import pytest
 from model_files import FAMILIES, TinyModel, write_gguf
 
 from growth import grows_no_faster
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.gguf import GgufFile
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.files.gguf import GgufFile
 
 
 def string(text: str) -> bytes:

@@ -6,9 +6,9 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Role, Tensor
-from lanewise.loading.formats import BLOCKS, HELD, TensorType
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role, Tensor
+from lanewise.loading.base.formats import BLOCKS, HELD, TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import usable_levels
 from lanewise.runtime.unpacking import file_weights
 from quantizing import logits_of

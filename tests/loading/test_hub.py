@@ -13,17 +13,17 @@ import pytest
 from hub_server import COMMIT, Hub, serve
 from model_files import FAMILIES, write_directory, write_gguf
 
-from lanewise.loading import hub as hub_module
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints import hub as hub_module
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 START = "bytes=0-65535"  # where a GGUF file says what it is
 SERVICE = Path(__file__).parents[2] / "service"
 SCRIPT = """
 import sys
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hub import resolve_model
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.hub import resolve_model
 try:
     print(resolve_model(sys.argv[1]))
 except ModelFileError as error:
@@ -261,7 +261,7 @@ def test_a_download_without_a_terminal_is_told_now_and_then(tmp_path, caplog, mo
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("", "the model's name is empty"),
+        ("", "the model name is empty"),
         ("no-such-thing", "no such file or directory; accepted are a GGUF file"),
         ("/no/such/thing", "no such file or directory"),
         ("models/a.gguf", "no such file or directory"),
@@ -286,7 +286,9 @@ def test_a_name_that_is_nearly_right_is_told_what_lies_beside(tmp_path: Path) ->
 
 
 def test_no_argument_is_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lanewise.loading.hub.resources.files", lambda package: tmp_path)
+    monkeypatch.setattr(
+        "lanewise.loading.checkpoints.hub.resources.files", lambda package: tmp_path
+    )
     with pytest.raises(ModelFileError, match="no bundled model"):
         resolve_model(None)
     (tmp_path / "demo").mkdir()

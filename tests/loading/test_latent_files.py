@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save_file
 from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import Arrays, family_model, write_case, write_model
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Attention, Experts, ModelConfig
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import Attention, Experts, ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lora_files import lora_config, write_adapter
 from raw_safetensors import write_raw
 from scaled_by_others import fp8, of_blocks
@@ -59,7 +59,7 @@ def test_blocks_of_keys_in_one_with_values_are_turned_around(
     new = write_gguf(model, tmp_path / "new.gguf")
     caplog.set_level("INFO")
     found, plain = bytes_of(path), bytes_of(new)
-    assert "keys of 2 layers are made again in Q8_0" in caplog.text
+    assert "keys of 2 layers are converted to Q8_0" in caplog.text
     assert program_of(path) == program_of(new)
     for layer in (1, 2):
         keys, values = keys_and_values(model, weights[layer])

@@ -13,13 +13,13 @@ import topics
 from encoder_models import encoder_model
 from family_configs import CASES
 from family_models import FamilyModel, family_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.formats import TensorType
-from lanewise.loading.hf_checkpoint import family_of, read_program
-from lanewise.loading.json_files import Fields
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.sources import SourceTensor
-from lanewise.loading.text_part import text_fields, text_tensors
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.checkpoints.hf_checkpoint import family_of, read_program
+from lanewise.loading.programs.text_part import text_fields, text_tensors
 
 pytestmark = pytest.mark.reference
 

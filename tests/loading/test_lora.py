@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import HF
 from lanewise.loading.families.llama import FAMILY
-from lanewise.loading.json_files import Fields
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import HF
+from lanewise.loading.programs.model_file import ModelFile
 from lora_files import lora_config, lora_tensors, write_adapter
 from tiny_models import tiny_model
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.mapped_file import MappedFile, Mapping, mappings
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.mapped_file import MappedFile, Mapping, mappings
 
 
 def mapping_of(file: MappedFile) -> Mapping:

@@ -9,13 +9,13 @@ import pytest
 
 from family_gguf import write_gguf
 from family_models import family_model, write_case
-from lanewise.loading import reference
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import FIELD_NAMES, GGUF, HF, PER_LAYER, ZERO_SAYS_NOTHING
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.families.table import FAMILIES
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import FIELD_NAMES, GGUF, HF, PER_LAYER, ZERO_SAYS_NOTHING
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.programs import reference
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def directory(**values: Any) -> ModelFile:

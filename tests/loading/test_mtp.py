@@ -10,11 +10,11 @@ import pytest
 
 from family_gguf import n_layers_of
 from family_models import family_model, write_case, write_model
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.json_files import Fields
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.rearranging import to_f32
-from lanewise.loading.stored_program import program_as_json, read_program
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.files.rearranging import to_f32
+from lanewise.loading.programs.stored_program import program_as_json, read_program
 from mtp_models import CASE_NAMES, as_published, head_tensors, write_directory, write_file
 
 
@@ -102,8 +102,8 @@ def test_norms_of_qwens_heads_are_stored_less_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("qwen3_5", "made without it; accepted: one that has mtp.fc.weight"),
-        ("llama", "not read of llama models; accepted: qwen3_5, "),
+        ("qwen3_5", "does not have; accepted: a file with mtp.fc.weight"),
+        ("llama", "not supported for llama models; accepted: qwen3_5, "),
     ],
 )
 def test_a_head_that_is_missing_is_an_error(name: str, message: str, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_second_head_and_missing_parts_are_errors(tmp_path: Path) -> None:
     head = as_published(model, head_tensors(model))
     second = head | {"mtp.layers.1.input_layernorm.weight": np.zeros(64, np.float32)}
     more = write_model(replace(model, tensors=model.tensors | second), tmp_path / "second")
-    with pytest.raises(ModelFileError, match="is of a second head"):
+    with pytest.raises(ModelFileError, match="belongs to a second multi-token"):
         open_checkpoint(more, mtp=True)
     del head["mtp.norm.weight"]
     less = write_model(replace(model, tensors=model.tensors | head), tmp_path / "less")
@@ -124,7 +124,7 @@ def test_a_second_head_and_missing_parts_are_errors(tmp_path: Path) -> None:
         open_checkpoint(less, mtp=True)
     own = head | {"mtp.embed_tokens.weight": np.zeros((256, 64), np.float32)}
     other = write_model(replace(model, tensors=model.tensors | own), tmp_path / "own")
-    with pytest.raises(ModelFileError, match=r"'mtp.embed_tokens.weight' .* an embedding of its"):
+    with pytest.raises(ModelFileError, match=r"'mtp.embed_tokens.weight' .* its own embedding"):
         open_checkpoint(other, mtp=True)
 
 

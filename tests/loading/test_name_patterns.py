@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lanewise.loading.name_patterns import MOST_TOKENS, matches, parse_pattern
+from lanewise.loading.adapters.name_patterns import MOST_TOKENS, matches, parse_pattern
 
 Q0 = "model.layers.0.self_attn.q_proj"
 PLACES = ["a", "b", r"\.", ".", r"\d", "[0-9]", "[^a]", "[ab.]", r"\w", "1", "^", "$"]

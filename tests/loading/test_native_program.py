@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from family_models import write_case
-from lanewise.loading import program
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.names import ORDERS, is_vector
-from lanewise.loading.native_program import (
+from lanewise.loading.base import program
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.names import ORDERS, is_vector
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.programs.native_program import (
     OTHER_NAMES,
     NativeProgram,
     check_program,
     layer_shapes,
     program_tensors,
 )
-from lanewise.loading.opening import open_checkpoint
 from lanewise.native.library import native
 
 # Fields that have another form in C, or that only Python reads.

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from model_files import FAMILIES, error_of, write_directory, write_gguf
 
 import topics
-from lanewise.loading.checkpoint import Checkpoint, Packing
-from lanewise.loading.formats import TensorType
-from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_blocks, write_json, write_packed
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.tokenizer_files import GGUF_TOKENIZER
+from lanewise.loading.base.checkpoint import Checkpoint, Packing
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.names import HF, TENSOR_NAMES
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.vocabulary.tokenizer_files import GGUF_TOKENIZER
+from lanewise.loading.writing.packed_writer import write_blocks, write_json, write_packed
 from lanewise_quantizer.commands.partial_output import write_all
 
 

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from encoder_configs import PUBLISHED
 from encoder_models import encoder_model, write_gguf
 from family_models import FamilyModel, family_model, write_model
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Dense, Pooling
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Dense, Pooling
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
 from lanewise.text.pooled_text import of_checkpoint

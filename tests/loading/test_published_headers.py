@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from data_files import data
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.families.table import gguf_family
-from lanewise.loading.formats import TensorType
-from lanewise.loading.gguf import GgufFile
-from lanewise.loading.harmless import refuse_unknown_metadata
-from lanewise.loading.heads import with_embedding
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.native_program import check_program
-from lanewise.loading.sources import SourceTensor
+from lanewise.loading.files.gguf import GgufFile
+from lanewise.loading.pooling.heads import with_embedding
+from lanewise.loading.programs.harmless import refuse_unknown_metadata
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.native_program import check_program
 
 # Layers, hidden size, heads of queries and of keys, FFN, theta and context.
 SIZES = {

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_linear import read_scales
-from lanewise.loading.quantization import Scheme
-from lanewise.loading.sources import SourceTensor
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.quantized.packed_linear import read_scales
+from lanewise.loading.quantized.quantization import Scheme
 from lanewise_quantizer.fit.source import Source
 from packed_by_others import ROLES, rewrite_config, write_model
 
@@ -181,7 +181,7 @@ O_PROJ = "model.layers.0.self_attn.o_proj"
         (put(O_PROJ + ".g_idx", np.zeros(128, np.int32)), "does not put 64 inputs in each group"),
         (put(O_PROJ + ".g_idx", np.arange(64, dtype=np.int32)), "is I32 [64]; [128]"),
         (put(O_PROJ + ".g_idx", np.full(128, -1, np.int32)), "does not put 64 inputs"),
-        (put(O_PROJ + ".weight", np.zeros((128, 128), np.float32)), "there packed and not"),
+        (put(O_PROJ + ".weight", np.zeros((128, 128), np.float32)), "is packed and unpacked"),
         (put(O_PROJ + ".bias", np.ones(128, np.float16)), "missing tensor"),
         (
             put(

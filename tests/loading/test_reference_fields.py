@@ -18,18 +18,19 @@ from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import family_model, write_case, write_model
 from goldens import check_goldens
-from lanewise.loading import harmless, hf_checkpoint, reference
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.checkpoints import hf_checkpoint
+from lanewise.loading.checkpoints.hf_checkpoint import family_of, read_program
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.families.table import FAMILIES, OTHER_NAMES
-from lanewise.loading.formats import TensorType
-from lanewise.loading.hf_checkpoint import family_of, read_program
-from lanewise.loading.json_files import Fields
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.safetensors import SafetensorsFile
-from lanewise.loading.sources import SourceTensor
-from lanewise.loading.text_part import text_tensors
-from lanewise.loading.weights_files import read_sources
+from lanewise.loading.files.safetensors import SafetensorsFile
+from lanewise.loading.files.weights_files import read_sources
+from lanewise.loading.programs import harmless, reference
+from lanewise.loading.programs.text_part import text_tensors
 from published_keys import OF_DECODERS, OF_ENCODERS, OF_TOOLS
 
 FIELDS = Path(__file__).parents[1] / "golden" / "fields" / "make_fields.py"
@@ -49,7 +50,7 @@ def test_what_the_reference_does_not_read_changes_nothing(
     keys = OF_DECODERS[name] | OF_TOOLS
     with open_checkpoint(write_case(name, tmp_path / "plain")) as plain:
         expected = plain.config
-    caplog.set_level(logging.DEBUG, "lanewise.loading.harmless")
+    caplog.set_level(logging.DEBUG, "lanewise.loading.programs.harmless")
     with open_checkpoint(write_case(name, tmp_path / "keys", **keys)) as checkpoint:
         assert checkpoint.config == expected
     assert "a_field_of_tomorrow" in caplog.text

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from model_files import FAMILIES, HEAD_DIM, TinyModel, write_directory, write_gguf
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.rope import llama3_factors
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.programs.rope import llama3_factors
 
 GOLDEN = Path(__file__).parents[1] / "golden/llama3_rope_factors.json"
 LLAMA3 = {

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.scaled_sources import FLOAT8
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.quantized.scaled_sources import FLOAT8
 from lanewise.runtime.targets import target_types
 from lanewise_quantizer.fit.source import Source
 from packed_by_others import ROLES, compressed_tensors, layer_of

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.sentence_transformers import files_of, read_sentence_model
-from lanewise.loading.sentences import DenseModule, SentenceModel
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.sentences import DenseModule, SentenceModel
+from lanewise.loading.pooling.sentence_transformers import files_of, read_sentence_model
 from tiny_embedder import modules_of, write_files
 
 MEAN = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}

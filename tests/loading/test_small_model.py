@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from deploy import sbom
-from lanewise.loading import small_model
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hub import DEFAULT, bundled_model, is_toy, resolve_model
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints import small_model
+from lanewise.loading.checkpoints.hub import DEFAULT, bundled_model, is_toy, resolve_model
 
 CONTENT = b"GGUF and so on"
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def test_without_an_index_the_toy_is_taken_and_a_line_says_so(caplog):
     with pytest.raises(ModelFileError, match="smollm2: the chat model cannot be had"):
         resolve_model(small_model.NAME)
     assert resolve_model(DEFAULT) == bundled_model()
-    assert "the bundled demo model is taken instead" in caplog.text
+    assert "using the bundled demo model" in caplog.text
 
 
 def test_without_space_nothing_is_downloaded(index, monkeypatch):

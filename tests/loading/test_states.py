@@ -13,14 +13,14 @@ from family_configs import CASES
 from family_gguf import gguf_arrays, stacked, write_gguf
 from family_models import Arrays, FamilyModel, family_model, write_case, write_model
 from gguf_states import REORDERED
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.native_program import layer_shapes
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import GatedDelta, Layer, ModelConfig, ShortConv, Ssd
-from lanewise.loading.rearranging import Rearranged, to_f32
-from lanewise.loading.sources import SourceTensor
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.program import GatedDelta, Layer, ModelConfig, ShortConv, Ssd
+from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.files.rearranging import Rearranged, to_f32
+from lanewise.loading.programs.native_program import layer_shapes
 from lora_files import lora_config, write_adapter
 
 # Of which no file has rows; numbers of those are not made.

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from family_models import write_case
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.json_files import Fields
-from lanewise.loading.native_program import layer_shapes
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Experts, ModelConfig
-from lanewise.loading.stored_program import program_as_json, read_program
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Experts, ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.programs.native_program import layer_shapes
+from lanewise.loading.programs.stored_program import program_as_json, read_program
 
 
 def program_of(path: Path) -> ModelConfig:

@@ -10,7 +10,7 @@ from model_files import FAMILIES, write_directory
 from hostile_tokenizers import written
 from lanewise.api.observing.logs import JsonFormatter, TextFormatter
 from lanewise.cli import main
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.told import MOST, shortened, told

@@ -18,9 +18,9 @@ from config_parts import VOCAB
 from family_gguf import write_gguf
 from family_models import family_model, write_case
 from gguf_values import split_gguf, write_out
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.checkpoints.opening import open_checkpoint
 
 LLAMA = "llama"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -254,7 +254,7 @@ def test_an_adapter_given_as_a_model_is_called_so(tmp_path: Path) -> None:
     ("name", "reason"),
     [
         ("mamba2", "layers with a recurrent state"),
-        ("t5", "its encoder is one half of a model"),
+        ("t5", "it is an encoder-decoder model"),
     ],
 )
 def test_families_that_are_not_supported_say_why(name: str, reason: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ static void test_functions_of_no_handle(void) {
     ARGUMENT(lw_file_weights(&grid, NULL, 1), "must not be NULL");
     expect(lw_file_weights(&grid, &weight, 1) == LW_ERR_FORMAT, "7 bytes of IQ2_XS");
     grid.type = LW_Q4_0;
-    ARGUMENT(lw_file_weights(&grid, &weight, 1), "type q4_0, must be one of files only");
+    ARGUMENT(lw_file_weights(&grid, &weight, 1), "type q4_0, must be one that only files have");
     expect(lw_row_bytes(LW_F32, UINT_MAX) == 4ull * UINT_MAX, "bytes of a row do not wrap");
     expect(lw_row_bytes((lw_type)77, 256) == 0 && lw_row_bytes((lw_type)-1, 256) == 0, "a type that is none");
     ARGUMENT(lw_kernel_describe(0, NULL), "lw_kernel_describe: kernel 0");
@@ -53,7 +53,7 @@ static void test_functions_of_no_handle(void) {
     ARGUMENT(lw_tune("z80", &choice, 1, &n), "isa 'z80' is unknown");
     expect(n == 77, "a refused call writes no count");
     ARGUMENT(lw_choose(NULL, 1), "choices must not be NULL");
-    ARGUMENT(lw_choose(&choice, 1), "a name without an end");
+    ARGUMENT(lw_choose(&choice, 1), "does not end with a zero byte");
     choice.rival[0] = 0;
     ARGUMENT(lw_choose(&choice, 1), "'none' has no rival ''");
     ARGUMENT(lw_set_fetch_ahead(LW_MAX_FETCH_AHEAD + 1), "fetch_ahead 1048577: must be 0 to 1048576");
@@ -75,13 +75,13 @@ static void test_guards(void) {
     ARGUMENT(lw_guard_mapping(pages, page, NULL), "must not be NULL");
     ARGUMENT(lw_guard_mapping(pages, 0, "a file"), "n_bytes");
     ARGUMENT(lw_guard_mapping(pages, UINT64_MAX, "a file"), "n_bytes");
-    ARGUMENT(lw_unguard_mapping(NULL), "no range begins there");
-    ARGUMENT(lw_unguard_mapping(pages), "no range begins there");
+    ARGUMENT(lw_unguard_mapping(NULL), "no guarded range begins there");
+    ARGUMENT(lw_unguard_mapping(pages), "no guarded range begins there");
     static char name[4096];
     memset(name, 'n', sizeof name - 1);
     expect(lw_guard_mapping(pages, page, name) == LW_OK, "a range with a long name is guarded");
     ARGUMENT(lw_guard_mapping(pages, page, name), "guarded already");
-    ARGUMENT(lw_unguard_mapping(pages + 1), "no range begins there");
+    ARGUMENT(lw_unguard_mapping(pages + 1), "no guarded range begins there");
     int n = 1;
     while (n < 2048 && lw_guard_mapping(pages + n * page, page, name) == LW_OK) ++n;
     expect(n == 1024, "so many ranges are guarded");
@@ -154,7 +154,7 @@ static void test_places(lw_model* model) {
     const uint32_t nodes[65] = {0};
     ARGUMENT(lw_model_place(NULL, LW_NUMA_OFF, NULL, 0), "must not be NULL");
     ARGUMENT(lw_model_place(model, LW_NUMA_INTERLEAVE, NULL, 1), "numa: 1 nodes");
-    ARGUMENT(lw_model_place(model, (lw_numa)7, nodes, 1), "no way of placing has the number 7");
+    ARGUMENT(lw_model_place(model, (lw_numa)7, nodes, 1), "numa 7, must be 0 (off)");
     ARGUMENT(lw_model_place(model, LW_NUMA_REPLICATE, nodes, 65), "65 nodes, must be at most 64");
 }
 
@@ -308,8 +308,8 @@ static void test_fits(void) {
                              .choices = choices};
     lw_fit_job job = good;
     ARGUMENT(lw_fit(NULL, 0, 1), "job is NULL");
-    ARGUMENT(lw_fit(&job, 1, 0), "rows 1 to 0 of 1");
-    ARGUMENT(lw_fit(&job, 0, 2), "rows 0 to 2 of 1");
+    ARGUMENT(lw_fit(&job, 1, 0), "rows 1 to 0, must be within the 1 rows");
+    ARGUMENT(lw_fit(&job, 0, 2), "rows 0 to 2, must be within the 1 rows");
     job.low = INT_MIN, job.high = INT_MAX;
     ARGUMENT(lw_fit(&job, 0, 1), "levels -2147483648 to 2147483647");
     job = good, job.columns = 129;

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import Pacer, Work
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.scheduling.pacing import Pacer, Work
 from lanewise.planning.clients import Server, Traffic, simulate
 from lanewise.planning.report import Asked, experienced_pacer, server_seconds
 from lanewise.planning.steps import StepTime, decode_size

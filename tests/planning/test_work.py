@@ -7,9 +7,9 @@ import pytest
 
 from family_models import write_case
 from lanewise.commands.selftest import random_checkpoint
-from lanewise.loading.formats import TensorType
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.planning.work import cached_token_bytes, moved_state_bytes, work_of
 from lanewise.runtime import BLOCK_TOKENS, Model
 from mtp_models import write_directory

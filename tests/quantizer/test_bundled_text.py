@@ -9,7 +9,7 @@ import tiny_models
 from data_files import data
 from family_models import family_model, write_model
 from lanewise import cli
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.commands import quantize

@@ -11,7 +11,7 @@ from encoder_models import encoder_model
 from family_models import write_model
 from lanewise import cli
 from lanewise.host import MemoryLimit
-from lanewise.loading.hub import bundled_model
+from lanewise.loading.checkpoints.hub import bundled_model
 from lanewise_quantizer.commands import divergence
 from lanewise_quantizer.commands.divergence import Divergence
 

@@ -7,9 +7,9 @@ import pytest
 
 from family_models import GOLDEN as FAMILIES
 from family_models import family_model, write_model
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.program import Attention, Layer, ModelConfig, Plain, Pooling
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import Attention, Layer, ModelConfig, Plain, Pooling
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.forward import check_computable, embedded, run

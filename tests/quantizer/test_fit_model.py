@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from data_files import data
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit import model

@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from data_files import data
 from lanewise import cli
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from topics import thorough
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file, save_file
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.formats import HELD, MATRIX_TYPES, TensorType, row_bytes
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.base.formats import HELD, MATRIX_TYPES, TensorType, row_bytes
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, HELD_TYPES

@@ -5,8 +5,8 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.commands.calibrated import Calibrated
 from lanewise_quantizer.fit.source import Source
 from quantizing import errors_on_text, logits_of, written_family

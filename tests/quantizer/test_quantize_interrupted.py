@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.commands import partial_output, stream
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from quantizing import quantize, write_model

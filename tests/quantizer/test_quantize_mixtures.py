@@ -7,10 +7,10 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lora_files import lora_config, write_adapter
 from quantizing import errors_on_text, logits_of, written_family
 from topics import thorough
@@ -85,5 +85,5 @@ def test_adapters_of_experts_are_refused(module, tmp_path):
     accepted = [f"self_attn.{name}_proj" for name in "qkvo"]
     with open_checkpoint(source) as checkpoint, pytest.raises(ModelFileError) as caught:
         open_adapter(adapter, checkpoint.config)
-    assert f"lora_A and lora_B of what makes {', '.join(accepted)}; " in str(caught.value)
+    assert f"lora_A and lora_B of the modules for {', '.join(accepted)}; " in str(caught.value)
     assert module in str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from data_files import data
 from lanewise import cli
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import usable_levels
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS

@@ -10,9 +10,9 @@ import pytest
 import packed_by_others
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.names import ORDERS
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.names import ORDERS
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.commands.sources import open_source
 from lanewise_quantizer.fit.forward import run

@@ -5,9 +5,9 @@ import pytest
 
 import tiny_models
 from lanewise import cli
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from quantizing import errors_on_text, logits_of, written_family
 from topics import thorough
 

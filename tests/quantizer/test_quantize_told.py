@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType
 from lanewise_quantizer.commands import quantize
 from lanewise_quantizer.commands.quantize import COST_ON_TEXT, cost_of, larger_than_source
 from lanewise_quantizer.commands.tables import Fitting

@@ -7,9 +7,9 @@ import cffi
 import numpy as np
 import pytest
 
-from lanewise.loading.checkpoint import Role, Tensor
-from lanewise.loading.formats import TensorType
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.base.checkpoint import Role, Tensor
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.native import library
 from lanewise.runtime import cpu, guards, model, native_session, tuning
 

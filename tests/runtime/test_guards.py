@@ -7,9 +7,9 @@ import pytest
 
 import tiny_models
 from gguf_values import split_gguf
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.mapped_file import MappedFile, mappings
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.mapped_file import MappedFile, mappings
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.native.library import native
 from lanewise.runtime import Model, guards
 

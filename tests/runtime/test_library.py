@@ -7,8 +7,8 @@ from pathlib import Path
 import cffi
 import pytest
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType
 from lanewise.native import library
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "lanewise.h"

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.formats import TensorType
-from lanewise.loading.program import Rope
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.program import Rope
 from lanewise.runtime import Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name, target_types

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lanewise.commands.selftest import BLOCK_MAKERS, CONFIG, hash_of_logits, random_checkpoint
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.formats import TensorType
 from lanewise.runtime import (
     Batch,
     Draw,

@@ -11,9 +11,9 @@ import pytest
 
 import topics
 from lanewise.commands.selftest import CONFIG, random_checkpoint
-from lanewise.loading.formats import TensorType
-from lanewise.loading.pooled import as_pooled
-from lanewise.loading.program import Pooling
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.program import Pooling
+from lanewise.loading.pooling.pooled import as_pooled
 from lanewise.runtime import Batch, Encoder, Model, NativeError, Session, placing_refusal
 from lanewise.runtime.targets import held_bytes
 from lanewise.topology import Placement

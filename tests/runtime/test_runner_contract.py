@@ -11,7 +11,7 @@ import pytest
 from failing_model import FAILS, failing_checkpoint
 from lanewise.commands.bench_replay import ReplayRunner
 from lanewise.commands.selftest import CONFIG
-from lanewise.engine.runner import AheadRunner
+from lanewise.engine.base.runner import AheadRunner
 from lanewise.runtime import (
     BLOCK_TOKENS,
     DRAWN_BEFORE,

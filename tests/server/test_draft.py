@@ -2,8 +2,8 @@
 
 import pytest
 
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server.draft import check_vocabulary
 from lanewise.settings import SettingsError
 from lanewise.text.tokenizer import Tokenizer

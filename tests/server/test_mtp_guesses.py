@@ -6,14 +6,14 @@ import pytest
 
 from family_models import family_model, write_case
 from lanewise import cli
-from lanewise.engine import prediction_head
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
-from lanewise.engine.prompt_lookup import PromptLookup
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.row_costs import RowCosts
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import TensorType
-from lanewise.loading.opening import open_checkpoint
+from lanewise.engine.guessing import prediction_head
+from lanewise.engine.guessing.prompt_lookup import PromptLookup
+from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server import opening
 from lanewise.settings import Settings
 from mtp_models import cyclic_tensors, write_directory
@@ -121,7 +121,9 @@ def test_a_head_is_packed_in_the_format_of_the_rest(path, tmp_path):
 def test_a_model_packed_without_a_head_has_none(tmp_path):
     folder = tmp_path / "packed"
     assert cli.main(["pack", str(write_case("qwen3_5", tmp_path / "m")), "-o", str(folder)]) == 0
-    with pytest.raises(ModelFileError, match="made without it; accepted: what `lanewise pack`"):
+    with pytest.raises(
+        ModelFileError, match="does not have; accepted: a directory that `lanewise pack`"
+    ):
         opening.open_model(Settings(model=str(folder), draft="mtp"), 2, LIMIT)
 
 
@@ -147,7 +149,7 @@ def test_a_head_that_knows_what_comes_is_right_every_time(tmp_path):
 
 def test_a_model_without_a_head_is_refused(tmp_path):
     path = write_case("qwen3_5", tmp_path / "m")
-    with pytest.raises(ModelFileError, match=r"made without it; accepted: one that has mtp\.fc"):
+    with pytest.raises(ModelFileError, match=r"does not have; accepted: a file with mtp\.fc"):
         opening.open_model(Settings(model=str(path), draft="mtp"), 2, LIMIT)
     settings = Settings(model=str(path), draft="mtp", speculation=False)
     model, _ = opening.open_model(settings, 2, LIMIT)

@@ -19,9 +19,9 @@ from lanewise.api.app import create_app
 from lanewise.api.http.web_pages import WebPages
 from lanewise.api.observing.logs import JsonFormatter
 from lanewise.api.shared.state import Phase
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.host import MemoryLimit
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.server import model_text, opening, serve, start
 from lanewise.server.listener import bind
 from lanewise.server.make_engine import plan_cache

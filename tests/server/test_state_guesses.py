@@ -6,7 +6,7 @@ import pytest
 
 from family_models import write_case
 from lanewise.engine.engine import Engine
-from lanewise.engine.row_costs import RowCosts
+from lanewise.engine.guessing.row_costs import RowCosts
 from state_engines import (
     CONTEXT,
     alone,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from family_models import write_case
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.host import MIB, MemoryLimit
-from lanewise.loading.program import Attention, Gated, GatedDelta, Layer, ModelConfig, Rope
+from lanewise.loading.base.program import Attention, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.planning.memory import plan_memory
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from lanewise.server import opening

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from family_models import write_case
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.host import MIB, HostError
 from lanewise.server import opening
 from lanewise.server.draft import open_draft

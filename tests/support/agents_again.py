@@ -10,7 +10,7 @@ import numpy as np
 
 import toy
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics
+from lanewise.engine.metering.metrics import Metrics
 from lanewise.text.chat_template import ChatTemplate
 from recorded_agents import Recorded, answer_of, nameless
 from scripted_engine import Director, Lines, Told

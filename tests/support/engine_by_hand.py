@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.engine.config import EngineConfig
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.stream import RequestStream, TokenOutput
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.stream import RequestStream, TokenOutput
-from lanewise.engine.tracking import JobGroup
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.steps.tracking import JobGroup
 from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Finished, Sampled, StepRefusedError
 from toy import ToyRunner, tables_of
 from toy_server import make_engine

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from lanewise.commands.selftest import random_checkpoint
-from lanewise.loading.checkpoint import Checkpoint, Role, Tensor
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.checkpoint import Checkpoint, Role, Tensor
+from lanewise.loading.base.formats import TensorType
 
 FAILS = 500  # the first input of its attention is infinite, and has no int8 code
 

@@ -55,7 +55,7 @@ def hunyuan_metadata(config: Config) -> dict[str, Any]:
 
 def llama3_factors(arrays: Arrays, config: Config) -> Arrays:
     """The divisors of Llama 3's scaling as a tensor."""
-    from lanewise.loading.rope import llama3_factors as factors
+    from lanewise.loading.programs.rope import llama3_factors as factors
 
     rope = config["rope_parameters"]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.program import Attention, ModelConfig
+from lanewise.loading.base.program import Attention, ModelConfig
 
 
 def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:

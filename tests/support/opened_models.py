@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import write_packed
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.writing.packed_writer import write_packed
 from lanewise.runtime import Encoder, Model
 
 ISA = os.environ.get("LANEWISE_ISA")

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import tiny_models
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
 
 # What each linear layer is.
 ROLES = {

@@ -8,7 +8,7 @@ import tiny_models
 from family_models import family_model
 from family_models import write_model as write_family
 from lanewise import cli
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
-from lanewise.loading.formats import TensorType
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.program import ModelConfig
 from tests.golden.reference import shapes
 
 VOCAB = 37

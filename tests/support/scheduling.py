@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Iterable
 
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence, State
-from lanewise.engine.step import Step
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.step import Step
+from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import Sampled
 
 MAX_MODEL_LEN = 4096

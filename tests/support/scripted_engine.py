@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.stream import RequestStream
 from lanewise.engine.engine import Engine
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.stream import RequestStream
 from lanewise.runtime import Batch, Draw, Finished, Sampled
 from lanewise.runtime.sampling import Sampling
 from lanewise.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
-from lanewise.engine.request import GenerationRequest, SamplingParams
 from lanewise.host import GIB, MIB, MemoryLimit
 from lanewise.runtime import BLOCK_TOKENS
 from lanewise.server import make_engine as making

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from encoder_tokenizers import word_piece
 from lanewise.engine.encoding import EncoderConfig, EncoderEngine
-from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.base.checkpoint import TokenizerFiles
 from lanewise.settings import Settings
 from lanewise.text.pooled_text import PooledText
 from lanewise.text.tokenizer import Tokenizer

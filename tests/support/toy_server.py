@@ -11,13 +11,13 @@ import httpx
 
 from lanewise.api.http_server import make_server
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.draft_model import DraftModel
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.stream import TokenOutput
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.stream import TokenOutput
+from lanewise.engine.guessing.draft_model import DraftModel
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.server.listener import bound_connections
 from lanewise.settings import Settings
 from lanewise.text.tokenizer import Tokenizer

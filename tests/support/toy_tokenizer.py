@@ -2,7 +2,7 @@
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from lanewise.loading.byte_letters import BYTE_OF_CHAR
+from lanewise.loading.vocabulary.byte_letters import BYTE_OF_CHAR
 from lanewise.text.backend import Backend
 from lanewise.text.tokenizer import Tokenizer as LanewiseTokenizer
 

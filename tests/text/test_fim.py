@@ -3,7 +3,7 @@
 import pytest
 from tiny_tokenizers import byte_level_metadata
 
-from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.base.checkpoint import TokenizerFiles
 from lanewise.text.fim import FimTokens, find_fim
 from lanewise.text.tokenizer import Tokenizer
 

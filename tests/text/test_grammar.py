@@ -5,7 +5,7 @@ import json
 import pytest
 
 from data_files import data
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.text.grammar import (
     CACHED_GRAMMARS,
     GrammarCompiler,

@@ -24,7 +24,7 @@ from hostile_tokenizers import (
     sequence,
     written,
 )
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.limited_tokenizer import LimitedTokenizer
 from lanewise.text.pre_tokenizers import LINEAR, PRE_TOKENIZERS, THREES
 from lanewise.text.tokenizer import Tokenizer

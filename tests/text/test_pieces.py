@@ -7,8 +7,8 @@ import pytest
 from tiny_tokenizers import byte_level_metadata, gguf_files, sentencepiece_metadata
 from tokenizers import AddedToken
 
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.text import pieces
 from lanewise.text.pieces import AT_ONCE, TOKEN_BYTES, Bounds, Cutter
 from lanewise.text.tokenizer import Tokenizer

@@ -11,9 +11,9 @@ from plain_files import KEY, field, sentencepiece, write_byte_level, write_sente
 from tiny_tokenizers import byte_level_metadata, gguf_files, sentencepiece_metadata
 
 from data_files import data
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.gguf import GgufFile
-from lanewise.loading.tokenizer_files import read_tokenizer_files
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.files.gguf import GgufFile
+from lanewise.loading.vocabulary.tokenizer_files import read_tokenizer_files
 from lanewise.text.tokenizer import Tokenizer
 
 

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from data_files import data
-from lanewise.loading.gguf import GgufFile
+from lanewise.loading.files.gguf import GgufFile
 from lanewise.text.tokenizer import Tokenizer
 from topics import cases
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from tiny_tokenizers import gguf_files, hf_files
 
-from lanewise.loading.packed_writer import write_tokenizer
-from lanewise.loading.tokenizer_files import read_tokenizer_files
+from lanewise.loading.vocabulary.tokenizer_files import read_tokenizer_files
+from lanewise.loading.writing.packed_writer import write_tokenizer
 from lanewise.text.gguf_export import gguf_tokenizer
 from lanewise.text.sampling_defaults import SamplingDefaults
 

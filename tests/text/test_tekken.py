@@ -14,10 +14,10 @@ from tokenizers import Regex, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
 import topics
-from lanewise.loading.byte_letters import BYTE_OF_CHAR
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.tekken import CONTROLS, PATTERN
-from lanewise.loading.tokenizer_files import read_tokenizer_files
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.vocabulary.byte_letters import BYTE_OF_CHAR
+from lanewise.loading.vocabulary.tekken import CONTROLS, PATTERN
+from lanewise.loading.vocabulary.tokenizer_files import read_tokenizer_files
 from lanewise.text.tokenizer import Tokenizer
 
 N_CONTROLS, N_PLAIN = 32, 500

@@ -16,8 +16,8 @@ from tiny_tokenizers import (
     with_changes,
 )
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.gguf_text import PREFIX
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.vocabulary.gguf_text import PREFIX
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.gguf_tokenizer import merges_from_scores
 from lanewise.text.tokenizer import Tokenizer
@@ -209,7 +209,7 @@ def test_the_number_of_no_token_is_as_if_nothing_were_said(
     absent = {name: value for name, value in metadata.items() if name != said}
     expected = Tokenizer.from_files(gguf_files(absent))
     tokenizer = Tokenizer.from_files(gguf_files(metadata | {said: number}))
-    assert caplog.text.count(f"{said}: {number} is none of the") == 1
+    assert caplog.text.count(f"{said}: {number} is not the id of one of the") == 1
     assert tokenizer.eos_ids == expected.eos_ids
     assert tokenizer.bos_id == expected.bos_id
     for text in ("a b", "\u20ac"):

@@ -13,7 +13,7 @@ from tiny_tokenizers import TEMPLATE, hf_files
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.tokenizer import Tokenizer
 
@@ -70,7 +70,10 @@ def test_an_end_that_is_no_token_is_passed_over(
 ) -> None:
     tokenizer = hf(config={"eos_token_id": number}, generation_config={"eos_token_id": [6, number]})
     assert tokenizer.eos_ids == {2, 6}
-    assert f"generation_config.json: eos_token_id: {number} is none of the 20 tokens" in caplog.text
+    assert (
+        f"generation_config.json: eos_token_id: {number} is not the id of one of the 20 tokens"
+        in caplog.text
+    )
 
 
 def test_directory_rules() -> None:

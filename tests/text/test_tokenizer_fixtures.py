@@ -10,9 +10,9 @@ from tiny_tokenizers import from_directory, gguf_files
 
 import topics
 from data_files import data
-from lanewise.loading.checkpoint import TokenizerFiles
-from lanewise.loading.gguf import GgufFile
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import TokenizerFiles
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.files.gguf import GgufFile
 from lanewise.text.tokenizer import Tokenizer
 
 SEPARATOR = "\n__ggml_vocab_test__\n"

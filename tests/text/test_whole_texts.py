@@ -7,7 +7,7 @@ from tiny_tokenizers import gguf_files, hf_files, sentencepiece_metadata
 from tokenizers import Tokenizer as Library
 
 from encoder_tokenizers import converted, random_texts, unigram, word_piece
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import (
     CHARACTERS_AT_ONCE,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tiktoken_vocab import CHAR_OF_BYTE
 
-from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.base.checkpoint import TokenizerFiles
 
 CONTROL, USER_DEFINED, BYTE, UNKNOWN = 3, 4, 6, 2
 TEMPLATE = (
@@ -100,7 +100,7 @@ def hf_files(
 
 def from_directory(path: Path) -> TokenizerFiles:
     """Read the tokenizer of a directory that has no weights."""
-    from lanewise.loading.tokenizer_files import read_tokenizer_files
+    from lanewise.loading.vocabulary.tokenizer_files import read_tokenizer_files
 
     tokenizer = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
     added = [token["id"] for token in tokenizer["added_tokens"]]

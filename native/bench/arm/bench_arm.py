@@ -27,7 +27,7 @@ import model  # noqa: E402
 import operations  # noqa: E402
 import steps as whole_steps  # noqa: E402
 
-from lanewise.loading.hub import bundled_model  # noqa: E402
+from lanewise.loading.checkpoints.hub import bundled_model  # noqa: E402
 
 COMPILER = "aarch64-linux-gnu-gcc"
 TOOLS = (COMPILER, "gcc", "cmake", model.EMULATOR, model.MCA, model.OBJDUMP, model.NM)

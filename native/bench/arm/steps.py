@@ -10,9 +10,9 @@ from pathlib import Path
 
 import model
 
-from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.gguf_checkpoint import open_gguf
-from lanewise.loading.plain import plain_layers
+from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.gguf_checkpoint import open_gguf
+from lanewise.loading.programs.plain import plain_layers
 
 # Of the instructions executed, by the blocks that execute most: the rest costs as much each.
 MODELLED = 0.995

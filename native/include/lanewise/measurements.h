@@ -1,4 +1,5 @@
-// Where a session's time goes and what its inputs are; what kernels there are and which are faster here. Part of lanewise.h, which is what to include.
+// Where a session's time goes, statistics of its inputs, the kernels and which of them are faster here. Part of
+// lanewise.h; include that file.
 
 // The operations of a step, in the order they run.
 typedef enum lw_operation {
@@ -7,58 +8,59 @@ typedef enum lw_operation {
     LW_OP_QKV = 2,         // matrix products
     LW_OP_ROTATE = 3,      // biases, QK norm, RoPE; keys and values to the cache
     LW_OP_ATTENTION = 4,   // attention itself
-    LW_OP_ATTN_CODES = 5,  // quantization of its result
+    LW_OP_ATTN_CODES = 5,  // quantization of attention's result
     LW_OP_ATTN_OUTPUT = 6,
     LW_OP_FFN_NORM = 7,
-    LW_OP_ROUTE = 8,  // choice of experts, and their rows' codes
+    LW_OP_ROUTE = 8,  // choice of experts, and quantization of their input rows
     LW_OP_GATE_UP = 9,
     LW_OP_ACTIVATE = 10,  // SiLU and quantization
     LW_OP_DOWN = 11,
     LW_OP_COMBINE = 12,  // sums over experts; biases of down projections
     LW_OP_OUTPUT_NORM = 13,
     LW_OP_HEAD = 14,
-    LW_OP_SAMPLE = 15,    // draws
-    LW_OP_CONVOLVE = 16,  // of layers with a state, behind LW_OP_QKV: convolutions
-    LW_OP_RECUR = 17,     // and recurrences, before LW_OP_ATTN_CODES
+    LW_OP_SAMPLE = 15,    // draws of tokens
+    LW_OP_CONVOLVE = 16,  // of layers with a state, after LW_OP_QKV: convolutions
+    LW_OP_RECUR = 17,     // of layers with a state, before LW_OP_ATTN_CODES: recurrences
     LW_OPERATION_COUNT = 18
 } lw_operation;
 
 typedef struct lw_profile_row {
     char operation[16];
-    char kernel[64];      // symbol of the kernel table's row; empty for all but matrix products
-    double work_seconds;  // of all threads together
-    double wait_seconds;  // of all threads together, at the barrier after the operation
+    char kernel[64];      // symbol of the kernel; empty unless the operation is a matrix product
+    double work_seconds;  // sum over all threads
+    double wait_seconds;  // sum over all threads, at the barrier after the operation
     uint64_t bytes;       // operands and results, each counted once per step whichever cache holds it
     uint64_t macs;
 } lw_profile_row;
 
-// The inputs of the matrices of one product, over all rows since the session was opened. Their sizes are |value|.
+// Statistics of the inputs of one product's matrices, over all rows since the session was opened. An input's size is
+// |value|.
 typedef struct lw_input_stats {
-    char operation[16];  // qkv, attn_output, gate_up, down; head
+    char operation[16];  // qkv, attn_output, gate_up, down or head
     uint32_t layer;      // 0 for the head
     uint32_t largest_input;
     uint64_t values;
-    double total;             // of the sizes
-    uint64_t groups;          // up to 32 inputs of one row, from a multiple of 32 on
-    uint64_t outlier_groups;  // in which one size is more than 8 times every other
-    float largest;            // size, that of largest_input
+    double total;             // sum of the sizes
+    uint64_t groups;          // number of groups; a group is up to 32 inputs of one row from a multiple of 32 on
+    uint64_t outlier_groups;  // number of groups in which one size is more than 8 times every other
+    float largest;            // largest size, which input number largest_input had
 } lw_input_stats;
 
 typedef struct lw_kernel_info {
     char symbol[64];
     char isa[16];
     char weights[16];
-    uint32_t min_rows;   // smallest batch the kernel is used for
+    uint32_t min_rows;   // smallest number of rows that the kernel is used for
     uint32_t available;  // 1 when this CPU can run it
 } lw_kernel_info;
 
-// A kernel with a rival: another one of the level that reads the same layout and takes the same batches. Which is faster
-// depends on the core; both give the same bits.
+// A kernel with a rival: another kernel of the level that reads the same layout and takes the same numbers of rows.
+// Which is faster depends on the core; both give the same bits.
 typedef struct lw_choice {
     char symbol[64];
     char rival[64];
-    uint32_t least_rows;  // smallest batch that `symbol` may be used for
-    uint32_t min_rows;    // smallest batch that `symbol` is used for instead of `rival`; UINT32_MAX = none
+    uint32_t least_rows;  // smallest number of rows that `symbol` may be used for
+    uint32_t min_rows;    // smallest number of rows for which `symbol` is used instead of `rival`; UINT32_MAX = none
 } lw_choice;
 
 typedef struct lw_limits {
@@ -66,30 +68,30 @@ typedef struct lw_limits {
     double int8_gmac_s;  // int8 multiply-accumulates with the fastest instruction of the level, 1e9 per second
 } lw_limits;
 
-// Starts (on = 1) to measure where the time of steps and draws goes, from zero, or stops (on = 0) and forgets it.
-// Off in a new session. Measuring costs two readings of the clock per thread and operation.
+// Starts (on = 1) to measure the time of steps and draws, from zero, or stops (on = 0) and discards the measurements.
+// Off in a new session. Measuring reads the clock twice per thread and operation.
 lw_status lw_session_profile(lw_session* session, uint32_t on);
 // Writes the first `capacity` rows; *n_rows is how many there are, 0 when nothing is measured.
 lw_status lw_session_profile_rows(const lw_session* session, lw_profile_row* out, uint32_t capacity, uint32_t* n_rows);
 
-// Writes the first `capacity` rows of what a session with observe_inputs has seen: four for each layer and one for the
-// head. *n is how many there are, 0 when nothing is observed.
+// Writes the first `capacity` rows of the statistics of a session with observe_inputs: four for each layer and one for
+// the head. *n is the number of rows, 0 when the session does not observe.
 lw_status lw_session_inputs(const lw_session* session, lw_input_stats* out, uint32_t capacity, uint32_t* n);
 
 uint32_t lw_kernel_count(void);
 lw_status lw_kernel_describe(uint32_t index, lw_kernel_info* out);
-// The one that multiplies a matrix of `type` with so many rows, as choices stand. `isa` names a level, or NULL for the best
-// one. LW_ERR_ARGUMENT for what no matrix is held in, and for no rows.
+// The kernel that multiplies a matrix of `type` with `rows` rows of activations under the current choices (lw_choose).
+// `isa` names a level, or NULL for the best one. LW_ERR_ARGUMENT when models hold no matrix in `type`, or rows is 0.
 lw_status lw_kernel_in_use(const char* isa, lw_type type, uint32_t rows, lw_kernel_info* out);
 
-// Writes the first `capacity` choices that a level leaves open, as they stand; *n is how many there are, often 0. `isa`
-// names a level, or NULL for the best one.
+// Writes the first `capacity` choices that a level has, with their current values. *n is the number of choices, often
+// 0. `isa` names a level, or NULL for the best one.
 lw_status lw_choices(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* n);
-// The same as a measurement on this core would have them; takes about a tenth of a second if there are any. Changes
-// nothing.
+// Like lw_choices, but with the values that a measurement on this core finds. Takes about a tenth of a second if the
+// level has choices. Changes nothing.
 lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* n);
-// Makes choices hold for the whole process, from the next step on. No result depends on them. LW_ERR_ARGUMENT, and then
-// none holds, when a kernel has no such rival or min_rows is below its least.
+// Sets choices for the whole process, from the next step on. No result depends on them. LW_ERR_ARGUMENT when a kernel
+// has no such rival or min_rows is below least_rows; then no choice is set.
 lw_status lw_choose(const lw_choice* choices, uint32_t n);
 
 // Measures this machine with n_threads threads (1 to 256) pinned to the allowed cores; takes a few seconds and 1 GiB.

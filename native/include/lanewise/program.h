@@ -1,27 +1,27 @@
-// What a model computes: its layers one by one, and the tensors they need. Part of lanewise.h, which is what to include.
+// What a model computes: its layers one by one, and the tensors they need. Part of lanewise.h; include that file.
 
-// What a tensor is in the model. Matrices have shape (outputs, inputs), vectors (1, size).
+// The role of a tensor in the model. Matrices have shape (outputs, inputs), vectors (1, size).
 typedef enum lw_role {
     LW_TOKEN_EMBEDDING = 0,  // (vocab_size, hidden_size); also the head when tied
     LW_OUTPUT = 1,           // (vocab_size, hidden_size), absent when tied
     LW_OUTPUT_NORM = 2,      // (1, hidden_size)
-    LW_ATTN_NORM = 3,        // the rest once per layer; (1, hidden_size)
-    LW_ATTN_Q = 4,           // (n_heads * head_dim, hidden_size, or query_rank where there is one)
+    LW_ATTN_NORM = 3,        // (1, hidden_size); from here on once per layer
+    LW_ATTN_Q = 4,           // (n_heads * head_dim, query_rank if above 0, else hidden_size)
     LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
     LW_ATTN_V = 6,
     LW_ATTN_Q_BIAS = 7,
     LW_ATTN_K_BIAS = 8,
     LW_ATTN_V_BIAS = 9,
-    LW_ATTN_Q_NORM = 10,  // (1, head_dim), or of all heads as lw_qk_norm says
+    LW_ATTN_Q_NORM = 10,  // (1, head_dim), or all heads' dimensions (lw_qk_norm)
     LW_ATTN_K_NORM = 11,
-    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim), of latent attention (hidden_size, n_heads * value_dim)
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim); of latent attention (hidden_size, n_heads * value_dim)
     LW_FFN_NORM = 13,
     LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
     LW_FFN_UP = 15,
     LW_FFN_DOWN = 16,  // (hidden_size, ffn_size)
-    // Optional vectors: input j of the matrices after it is value number order[j], so that inputs which share a scale
-    // lie together (GPTQ's act-order). A permutation of 0 .. size-1.
-    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K, V and the gate; not beside a state
+    // Optional vectors, each a permutation of 0 .. size-1. Input j of the matrices after it is value number order[j].
+    // So inputs that share a scale lie together (GPTQ's act-order).
+    LW_ATTN_INPUT_ORDER = 17,   // (1, hidden_size), for Q, K, V and the gate; not in a layer with a state
     LW_ATTN_OUTPUT_ORDER = 18,  // (1, n_heads * head_dim)
     LW_FFN_INPUT_ORDER = 19,    // (1, hidden_size), for gate and up
     LW_ATTN_OUTPUT_BIAS = 20,   // (1, hidden_size)
@@ -29,7 +29,7 @@ typedef enum lw_role {
     LW_FFN_GATE_BIAS = 22,      // (1, ffn.size)
     LW_FFN_UP_BIAS = 23,
     LW_FFN_DOWN_BIAS = 24,  // (1, hidden_size)
-    // Of layers with experts. Matrices of all experts are stacked: the rows of expert 0, of expert 1, and so on.
+    // Layers with experts. The matrices of all experts are stacked: the rows of expert 0, of expert 1, and so on.
     LW_ROUTER = 25,              // (n_experts, hidden_size), F32, F16 or BF16
     LW_ROUTER_BIAS = 26,         // (1, n_experts)
     LW_ROUTER_CHOICE_BIAS = 27,  // (1, n_experts)
@@ -39,41 +39,41 @@ typedef enum lw_role {
     LW_EXPERTS_GATE_BIAS = 31,  // (1, n_experts * size)
     LW_EXPERTS_UP_BIAS = 32,
     LW_EXPERTS_DOWN_BIAS = 33,  // (1, n_experts * hidden_size)
-    LW_SHARED_GATE = 34,        // (shared_size, hidden_size): of the expert that all rows have
+    LW_SHARED_GATE = 34,        // (shared_size, hidden_size): the shared expert, which every token uses
     LW_SHARED_UP = 35,
     LW_SHARED_DOWN = 36,    // (hidden_size, shared_size)
     LW_SHARED_ROUTER = 37,  // (1, hidden_size)
-    // Of models whose norms have biases, each (1, hidden_size).
+    // Models whose norms have biases, each (1, hidden_size).
     LW_ATTN_NORM_BIAS = 38,
     LW_FFN_NORM_BIAS = 39,
-    // The rest once per model, but those of a dense head once for each of them: `layer` is its number.
+    // Once per model, but LW_DENSE* once for each dense head: `layer` is the head's number.
     LW_OUTPUT_NORM_BIAS = 40,
     LW_POSITION_EMBEDDING = 41,    // (n_positions, hidden_size), F32, F16 or BF16
     LW_TOKEN_TYPE_EMBEDDING = 42,  // (n_token_types, hidden_size), F32, F16 or BF16
-    LW_DENSE = 43,                 // (outputs, inputs: outputs of the one before, of the first hidden_size)
+    LW_DENSE = 43,                 // (outputs, inputs); inputs: the outputs of the dense head before, or hidden_size
     LW_DENSE_BIAS = 44,            // (1, outputs)
     LW_DENSE_NORM = 45,            // (1, outputs)
     LW_DENSE_NORM_BIAS = 46,
-    // Once per layer again, each (1, hidden_size): of layers with result_norms.
+    // Once per layer again, each (1, hidden_size): layers with result_norms.
     LW_ATTN_RESULT_NORM = 47,
     LW_FFN_RESULT_NORM = 48,
-    // Of attention with an output_gate: (n_heads * head_dim, hidden_size), of 2 (n_heads, hidden_size).
+    // Attention with output_gate 1: (n_heads * head_dim, hidden_size); with 2: (n_heads, hidden_size).
     LW_ATTN_GATE = 49,
-    // Of layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: what the convolution runs over;
-    // inner = n_heads * value_dim, of LW_SHORT_CONV hidden_size.
-    LW_STATE_IN = 50,     // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
-    LW_STATE_GATE = 51,   // (inner, hidden_size), z
-    LW_STATE_DECAY = 52,  // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
-    LW_STATE_BETA = 53,   // (n_heads, hidden_size), of LW_GATED_DELTA
-    LW_STATE_CONV = 54,   // (1, channels * taps): the taps of channel 0, the oldest token's first, of channel 1, ...
-    LW_STATE_CONV_BIAS = 55,   // (1, channels)
+    // Layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: the convolution's; inner: n_heads *
+    // value_dim, or hidden_size for LW_SHORT_CONV.
+    LW_STATE_IN = 50,         // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
+    LW_STATE_GATE = 51,       // (inner, hidden_size), z
+    LW_STATE_DECAY = 52,      // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
+    LW_STATE_BETA = 53,       // (n_heads, hidden_size), of LW_GATED_DELTA
+    LW_STATE_CONV = 54,       // (1, channels * taps): the taps of channel 0, oldest token first, then of channel 1, ...
+    LW_STATE_CONV_BIAS = 55,  // (1, channels)
     LW_STATE_DECAY_BIAS = 56,  // (1, n_heads)
     LW_STATE_RATE = 57,        // (1, n_heads), A: 0 or less
     LW_STATE_SKIP = 58,        // (1, n_heads), D of LW_SSD
     LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
     LW_STATE_OUT = 60,         // (hidden_size, inner)
     LW_OUTPUT_BIAS = 61,       // (1, vocab_size), once per model
-    // Of models with a per_layer_size, P. Once per model:
+    // Models with a per_layer_size, P. Once per model:
     LW_PER_LAYER_EMBEDDING = 62,   // (vocab_size, n_layers * P)
     LW_PER_LAYER_PROJECTION = 63,  // (n_layers * P, hidden_size)
     LW_PER_LAYER_NORM = 64,        // (1, P)
@@ -81,171 +81,175 @@ typedef enum lw_role {
     LW_PER_LAYER_GATE = 65,         // (P, hidden_size)
     LW_PER_LAYER_OUT = 66,          // (hidden_size, P)
     LW_PER_LAYER_RESULT_NORM = 67,  // (1, hidden_size)
-    // Of latent attention, once per layer. Matrices of all heads are stacked as those of experts are.
+    // Latent attention, once per layer. The matrices of all heads are stacked.
     LW_LATENT_QUERY = 68,       // (query_rank, hidden_size)
     LW_LATENT_QUERY_NORM = 69,  // (1, query_rank)
     LW_LATENT_DOWN = 70,        // (latent_rank + rope_dim, hidden_size)
     LW_LATENT_NORM = 71,        // (1, latent_rank)
     LW_LATENT_KEYS = 72,        // (n_heads * latent_rank, head_dim - rope_dim)
     LW_LATENT_VALUES = 73,      // (n_heads * value_dim, latent_rank)
-    // Of experts with own_norms, each (1, hidden_size) but the last.
+    // Experts with own_norms; each (1, hidden_size) except LW_ROUTER_SCALES.
     LW_ROUTER_NORM = 74,
     LW_EXPERTS_NORM = 75,
     LW_SHARED_RESULT_NORM = 76,
     LW_EXPERTS_RESULT_NORM = 77,
     LW_ROUTER_SCALES = 78,  // (1, n_experts)
-    // Of a layer that is a prediction head (lw_layer_config.mtp):
+    // A layer that is a prediction head (lw_layer_config.mtp):
     LW_MTP_EMBEDDING_NORM = 79,  // (1, hidden_size)
     LW_MTP_HIDDEN_NORM = 80,     // (1, hidden_size)
-    LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): inputs of the embedding first
-    LW_MTP_NORM = 82,            // (1, hidden_size), in the place of the output norm
+    LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): the inputs for the embedding first
+    LW_MTP_NORM = 82,            // (1, hidden_size), used instead of the output norm
     LW_ROLE_COUNT = 83
 } lw_role;
 
-// Angles by which the queries and keys of some layers turn: dimension i and i + rotated / 2 of a head by
+// RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
 // position * theta^(-2 i / rotated) / factors[i].
 typedef struct lw_rope {
     double theta;
-    uint32_t rotated;      // dimensions of a head that turn, its first ones; even
-    float scale;           // of sines and cosines; 1 unless a kind of scaling has one
-    const float* factors;  // [rotated / 2], 1e-6 or more, infinite where nothing turns; NULL = all 1
+    uint32_t rotated;      // dimensions of a head that are rotated, the first ones; even
+    float scale;           // factor of sines and cosines; 1 unless a kind of RoPE scaling has another
+    const float* factors;  // [rotated / 2], 1e-6 or more, infinity = no rotation; NULL = all 1
 } lw_rope;
 
 enum { LW_NO_ROPE = -1 };
 
 typedef enum lw_qk_norm {
     LW_QK_NORM_NONE = 0,
-    LW_QK_NORM_HEAD = 1,    // RMSNorm over each head of Q and K before they turn
-    LW_QK_NORM_WHOLE = 2,   // over all heads together
-    LW_QK_NORM_TURNED = 3,  // over each head after they have turned
-    // LayerNorm over each head before they turn: weights for each dimension of each head, no biases
+    LW_QK_NORM_HEAD = 1,    // RMSNorm over each head of Q and K, before RoPE
+    LW_QK_NORM_WHOLE = 2,   // RMSNorm over all heads together, before RoPE
+    LW_QK_NORM_TURNED = 3,  // RMSNorm over each head, after RoPE
+    // LayerNorm over each head, before RoPE: a weight for each dimension of each head, no biases
     LW_QK_NORM_LAYER = 4
 } lw_qk_norm;
 
 typedef struct lw_attention_config {
-    uint32_t n_heads;  // 0: the layer has no attention, and all else here is 0
+    uint32_t n_heads;  // 0: the layer has no attention, and every other field is 0
     uint32_t n_kv_heads;
     uint32_t head_dim;  // even, at most 512
     uint32_t window;    // tokens each query sees, its own included; 0 = all
-    // 1: a query also sees what comes after it, of a window as many tokens as before it: only where the model is pooled
+    // 1: a query also sees later tokens, as many as `window` lets it see before it; only in pooled models
     uint32_t both_ways;
-    int32_t rope;          // which of the model's, or LW_NO_ROPE
+    int32_t rope;          // index into the model's ropes, or LW_NO_ROPE
     uint32_t qkv_bias;     // 1: Q, K and V have biases
-    uint32_t output_bias;  // 1: so has the output
+    uint32_t output_bias;  // 1: LW_ATTN_OUTPUT has a bias
     lw_qk_norm qk_norm;
-    uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), of no value
-    uint32_t alibi;              // 1: scores of head i fall by 2^(-8 (i + 1) / n_heads) for each token of distance; of
-                                 // other numbers than powers of two, as of the one below, then every second of twice;
-                                 // 2: by that times score_scale
-    float score_scale;           // of Q K; 0 = 1 / sqrt(head_dim)
-    float position_beta;         // 0, or Q at position p is multiplied by
+    uint32_t sinks;              // 1: the softmax of each head has one more term, exp(sink), whose value row is 0
+    uint32_t alibi;              // ALiBi; 0 = none. 1: for each token of distance the scores of head i fall by a slope,
+                                 // 2^(-8 (i + 1) / n_heads). If n_heads is no power of two, the p first heads (p: the
+                                 // power of two below) have the slopes of p heads, and the rest have every second slope
+                                 // of 2 p heads. 2: slopes are multiplied by score_scale
+    float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
+    float position_beta;         // 0 = off; else Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
-    uint32_t output_gate;        // 1: results are multiplied by sigmoid of the product with LW_ATTN_GATE; 2: those of
-                                 // a head by one number
-    float score_softcap;         // 0, or scores are cap * tanh(score / cap), before anything is added to them
-    uint32_t values_are_keys;    // 1: there is no LW_ATTN_V, values are what K is before its norm and its turn
+    uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
+                                 // one such number
+    float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
+    uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
-    float qkv_clip;              // 0, or Q and K are limited to -clip and clip before they turn, and V before its norm
-    uint32_t shares_kv;  // 1: no K and V, those of layer kv_layer, an earlier one of the same KV heads, head_dim
-    uint32_t kv_layer;   // and window that has its own, are read
-    // Latent attention (MLA), where latent_rank is above 0. With (c, r) the product of LW_LATENT_DOWN, a token has one row
-    // for all heads in the cache: norm(c), then r, which turns. With (n, t) the Q of a head, of which the last rope_dim
-    // values turn, and K and V its parts of LW_LATENT_KEYS and LW_LATENT_VALUES, its scores are (K n, t) . row and its
-    // result is V times the weighted sum of the rows' first latent_rank values. n_kv_heads is 1, and there are no biases
-    // of Q, K and V, norms of heads, gates, slopes, and nothing shared.
+    float qkv_clip;              // 0 = off; else Q and K are clamped to -clip .. clip before RoPE, V before its norm
+    uint32_t shares_kv;          // 1: the layer has no K and V and reads those of layer kv_layer
+    uint32_t kv_layer;           // an earlier layer with its own K and V, and the same KV heads, head_dim and window
+    // Latent attention (MLA), if latent_rank is above 0. (c, r) is the product of LW_LATENT_DOWN. The cache has one row
+    // per token for all heads: norm(c), then r rotated. (n, t) is the Q of a head, t its last rope_dim values, rotated.
+    // K and V are the head's parts of LW_LATENT_KEYS and LW_LATENT_VALUES. Then the head's scores are (K n, t) . row,
+    // and its result is V times the weighted sum of the rows' first latent_rank values. n_kv_heads is 1. Refused with
+    // it: biases of Q, K and V, norms of heads, gates, ALiBi, shares_kv.
     uint32_t latent_rank;  // a multiple of 32, at most 1024
-    uint32_t rope_dim;     // all that `rope` turns; below head_dim
+    uint32_t rope_dim;     // dimensions that `rope` rotates; below head_dim
     uint32_t value_dim;    // values of a head's result, a multiple of 32, at most 1024
-    uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), of so many values
-    float latent_eps;      // of these two norms
+    uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
+    float latent_eps;      // epsilon of the norms of c and of LW_LATENT_QUERY x
 } lw_attention_config;
 
-// Layers that keep a state of each sequence in the place of its keys and values. All are recurrences over the tokens in
-// order; x is the row after the layer's norm, conv a causal convolution of each channel over `taps` tokens.
+// Layers that keep a state of each sequence instead of its keys and values. All are recurrences over the tokens in
+// order. x is the row after the layer's norm, conv a causal convolution of each channel over `taps` tokens.
 typedef enum lw_state_kind {
     LW_NO_STATE = 0,
-    // out (c * conv(b * x)), of LFM2.
+    // LFM2: out (c * conv(b * x)).
     LW_SHORT_CONV = 1,
-    // Gated delta rule, of Qwen3-Next. q, k, v = silu(conv(in x)), q and k divided by their length, q by sqrt(key_dim) too.
-    // Of each head, with g = exp(A * softplus(a + bias)) and beta = sigmoid of its product:
+    // Gated delta rule (Qwen3-Next). q, k, v = silu(conv(in x)); q and k are divided by their length, q also by
+    // sqrt(key_dim). For each head, with g = exp(A * softplus(a + bias)) and beta = sigmoid of LW_STATE_BETA's product:
     //     S *= g; S += k (beta * (v - S^T k))^T; o = S^T q
-    // out (rmsnorm(o) * silu(z)), norms over value_dim.
+    // Result: out (rmsnorm(o) * silu(z)), norms over value_dim.
     LW_GATED_DELTA = 2,
-    // State space duality, of Mamba 2. x, B, C = silu(conv(in x) + bias). Of each head, with d = softplus(dt + bias):
+    // State space duality (Mamba 2). x, B, C = silu(conv(in x) + bias). For each head, with d = softplus(dt + bias):
     //     S = exp(d * A) * S + B (d * x)^T; y = S^T C + D * x
-    // out (rmsnorm(y * silu(z))), norms over norm_size values.
+    // Result: out (rmsnorm(y * silu(z))), norms over norm_size values.
     LW_SSD = 3
 } lw_state_kind;
 
 typedef struct lw_state_config {
-    lw_state_kind kind;  // all else is 0 where there is none
+    lw_state_kind kind;  // LW_NO_STATE: every other field is 0
     uint32_t taps;       // tokens that the convolution sees, its own included; 2 to 8
-    // Of LW_GATED_DELTA and LW_SSD, else 0. Channels: q, k, v or x, B, C: n_heads * value_dim and twice
+    // LW_GATED_DELTA and LW_SSD only, else 0. The channels are q, k, v or x, B, C: n_heads * value_dim + 2 *
     // n_key_heads * key_dim.
     uint32_t n_heads;
     uint32_t value_dim;     // columns of a head's state; a multiple of 16, at most 256
-    uint32_t n_key_heads;   // heads of q and k, groups of B and C; n_heads is a multiple
+    uint32_t n_key_heads;   // heads of q and k, groups of B and C; a divisor of n_heads
     uint32_t key_dim;       // rows of a head's state; a multiple of 16, at most 256
     uint32_t keys_in_turn;  // 1: head h has key head h % n_key_heads, 0: h / (n_heads / n_key_heads)
-    uint32_t conv_bias;     // of LW_SSD, 1: the convolution has biases
-    uint32_t norm_size;     // of LW_SSD: values that each norm of results is over, a divisor of inner; 0 = no norm
-    float norm_eps;         // of norms of results
+    uint32_t conv_bias;     // LW_SSD only, 1: the convolution has biases
+    uint32_t norm_size;     // LW_SSD only: number of values in each norm of results, a divisor of inner; 0 = no norm
+    float norm_eps;         // epsilon of the norms of results
 } lw_state_config;
 
 typedef enum lw_ffn_kind {
     LW_FFN_GATED = 0,    // down (activation(gate x) * up x)
-    LW_FFN_EXPERTS = 1,  // a sum over some of many such, which a router chooses and weighs for each token
+    LW_FFN_EXPERTS = 1,  // a weighted sum of the results of some experts, which a router chooses for each token
     LW_FFN_PLAIN = 2,    // down (activation(up x))
-    LW_FFN_NONE = 3      // the layer has none, and all else here is 0
+    LW_FFN_NONE = 3      // the layer has no FFN, and every other field is 0
 } lw_ffn_kind;
 
 typedef enum lw_activation {
-    LW_SILU = 0,       // g * sigmoid(g); times u where the kind is gated, here and below
-    LW_CLAMPED = 1,    // g at most limit, u within +-limit: g * sigmoid(alpha * g) * (u + 1); of gated kinds only
-    LW_GELU = 2,       // g * Phi(g), Phi the normal distribution's
+    LW_SILU = 0,       // g * sigmoid(g); gated kinds multiply by u, here and below
+    LW_CLAMPED = 1,    // g at most limit, u in -limit .. limit: g * sigmoid(alpha * g) * (u + 1); gated kinds only
+    LW_GELU = 2,       // g * Phi(g), Phi the distribution function of the normal distribution
     LW_GELU_TANH = 3,  // g * sigmoid(2 * sqrt(2 / pi) * (g + 0.044715 * g^3))
     LW_RELU = 4,
-    LW_TANH = 5,          // of dense heads only
-    LW_IDENTITY = 6,      // likewise
+    LW_TANH = 5,          // dense heads only
+    LW_IDENTITY = 6,      // dense heads only
     LW_RELU_SQUARED = 7,  // max(g, 0)^2
-    // alpha * g^2 + g / 2 above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2 (xIELU of Apertus: alpha is its
-    // positive parameter, limit its negative one); not of experts
+    // alpha * g^2 + g / 2 if g is above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2; not of experts. xIELU
+    // (Apertus): alpha is its positive parameter, limit its negative one.
     LW_XIELU = 8
 } lw_activation;
 
-// What a router makes of its logits, one for each expert.
+// How a router turns its logits, one for each expert, into a choice and weights.
 typedef enum lw_router_kind {
-    LW_ROUTER_SOFTMAX = 0,      // weights: softmax over all; chosen: the largest of them
-    LW_ROUTER_TOP_SOFTMAX = 1,  // chosen: the largest logits; weights: softmax over those
-    LW_ROUTER_SIGMOID = 2       // weights: sigmoid of each; chosen: the largest
+    LW_ROUTER_SOFTMAX = 0,      // weights: softmax over all; chosen: the largest weights
+    LW_ROUTER_TOP_SOFTMAX = 1,  // chosen: the largest logits; weights: softmax over the chosen ones
+    LW_ROUTER_SIGMOID = 2       // weights: sigmoid of each; chosen: the largest weights
 } lw_router_kind;
 
-// Chosen in descending order, the lower number first on a tie. In order of choice the weighted results of a row's experts
-// are added up, then comes the shared one, then their down_bias, then one addition to the residual stream.
+// Experts are chosen in descending order; on a tie the lower number comes first. In order of choice the weighted
+// results of a row's experts are added up, then comes the shared expert, then down_bias, then one addition to the
+// residual stream.
 typedef struct lw_ffn_config {
     lw_ffn_kind kind;
-    uint32_t size;       // outputs of gate and up, of each expert; a multiple of 32 for experts
-    uint32_t bias;       // 1: gate, up and down have biases, those of experts too
-    uint32_t down_bias;  // 1: down has one, whatever bias says; of experts without biases it is added to their sum
+    uint32_t size;       // outputs of gate and of up; with experts those of one expert, a multiple of 32
+    uint32_t bias;       // 1: gate, up and down have biases, also in experts
+    uint32_t down_bias;  // 1: down has a bias, whatever `bias` says; experts without biases add it to their sum
     lw_activation activation;
-    float limit, alpha;  // of LW_CLAMPED, both above 0, and of LW_XIELU
-    // Of LW_FFN_EXPERTS, else 0:
+    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only
+    // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
-    uint32_t n_used;     // for each token, at most 64
+    uint32_t n_used;     // experts chosen for each token, at most 64
     lw_router_kind router;
-    uint32_t router_bias;            // 1: added to the logits
-    uint32_t choice_bias;            // 1: added to the weights for the choice only
-    uint32_t n_groups, groups_used;  // experts are chosen from the groups whose two best add up to most; 1 and 1 = all
-    uint32_t groups_by_best;         // 1: from those whose best one is largest
+    uint32_t router_bias;            // 1: LW_ROUTER_BIAS is added to the logits
+    uint32_t choice_bias;            // 1: LW_ROUTER_CHOICE_BIAS is added to the weights, for the choice only
+    uint32_t n_groups, groups_used;  // experts are chosen from the groups whose two best weights have the largest sums;
+                                     // 1 and 1 = all
+    uint32_t groups_by_best;         // 1: from the groups whose best weight is largest
     uint32_t renormalize;  // 1: weights are divided by the larger of their sum + divisor_extra and divisor_least
     float divisor_extra, divisor_least;
-    float scale;           // of the weights, last
-    uint32_t shared_size;  // of an expert that all tokens have besides; 0 = none; else a multiple of 32
-    uint32_t shared_gate;  // 1: times sigmoid of the shared router's product, else 1
+    float scale;           // factor of the weights, applied last
+    uint32_t shared_size;  // of the shared expert, which every token uses; a multiple of 32; 0 = none
+    uint32_t shared_gate;  // 1: the shared result is multiplied by sigmoid(LW_SHARED_ROUTER x)
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
-    // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared one FFN_NORM(x); the weight of an expert is
-    // multiplied by its LW_ROUTER_SCALES, last; what is added is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
-    // EXPERTS_RESULT_NORM(sum of the others)). With result_norms and a shared expert without a gate, in turn, no biases.
+    // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared expert FFN_NORM(x). The weight of an
+    // expert is multiplied by its LW_ROUTER_SCALES, last. Added to x is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
+    // EXPERTS_RESULT_NORM(sum of the others)). Needs result_norms, LW_IN_TURN and a shared expert without a gate;
+    // biases are refused.
     uint32_t own_norms;
 } lw_ffn_config;
 
@@ -254,38 +258,39 @@ typedef enum lw_norm_kind {
     LW_NORM_LAYER = 1  // (x - mean) / sqrt(variance) * weight, plus a bias where norm_bias is 1
 } lw_norm_kind;
 
-// How the parts of a layer add to x. Attention's norm is that of a state, too.
+// How the parts of a layer add to x. Attention and a state read the same norm.
 typedef enum lw_wiring {
     LW_IN_TURN = 0,           // x += attention(attn_norm(x)), then x += ffn(ffn_norm(x))
-    LW_PARALLEL = 1,          // x += attention(attn_norm(x)) + ffn(ffn_norm(x)), both of the same x, in this order
-    LW_PARALLEL_ONE_NORM = 2  // likewise, both of attn_norm(x): there is no LW_FFN_NORM
+    LW_PARALLEL = 1,          // x += attention(attn_norm(x)) + ffn(ffn_norm(x)), of the same x, in this order
+    LW_PARALLEL_ONE_NORM = 2  // as LW_PARALLEL, but both of attn_norm(x): there is no LW_FFN_NORM
 } lw_wiring;
 
-// Parts add to x as `wiring` says. What has a state stands in the place of attention, or beside it: then both read the same
-// norm(x), and attention's result is added first. Where a norm replaces x it is x = norm(x) before the addition. So the
-// layers that normalize after each addition (BERT's) are those whose norms all replace: the first one's is that of the
-// embedding, each further one's, and the output norm, that of the layer before.
+// Parts add to x as `wiring` says. A state stands in the place of attention, or beside it: then both read the same
+// norm(x), and attention's result is added first. A norm that replaces x does x = norm(x) before the addition. So in a
+// model that normalizes after each addition (BERT) all norms replace x: the first layer's first norm is the one after
+// the embedding, and each later norm, the output norm included, is the one after the addition before it.
 typedef struct lw_layer_config {
     lw_attention_config attention;
     lw_state_config state;
-    lw_ffn_config ffn;                               // a layer has an FFN, attention or a state
-    uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 where nothing comes after the norm
-    // 1: what attention and FFN add goes through a norm of its own first. Not with biases of attention's output, of down or
-    // of norms, nor with experts without own_norms, nor with attention beside a state.
+    lw_ffn_config ffn;                               // a layer has at least one of FFN, attention and state
+    uint32_t attn_norm_replaces, ffn_norm_replaces;  // 0 or 1; 0 if no part follows the norm
+    // 1: the results of attention and FFN go through a norm each before they are added. Refused with biases of
+    // attention's output, of down or of norms, with experts without own_norms, and with attention beside a state.
     uint32_t result_norms;
     // 1: there is neither LW_ATTN_NORM nor LW_FFN_NORM, parts read x itself. Only with result_norms.
     uint32_t no_input_norms;
-    lw_wiring wiring;    // not LW_IN_TURN only with attention and an FFN, and where no norm replaces x
+    lw_wiring wiring;    // other than LW_IN_TURN only with attention and an FFN, if no norm replaces x
     float output_scale;  // x is multiplied by it at the layer's end; 0 = 1
-    // 1: no layer of the model, but a head that predicts the token after next (multi-token prediction). Its x at token t is
-    // projection (embedding_norm(embedding of t), hidden_norm(h)), h the row before t behind the output norm, or behind
-    // LW_MTP_NORM where the head itself made it. It attends to its own rows from the second token on, and the model's head
-    // makes logits of LW_MTP_NORM's result. Only the last of several layers: with attention to all tokens and an FFN, in
-    // turn, without a state. Then the place of a sequence's states keeps the last h, also where no layer has a state.
+    // 1: not a layer of the model, but a head that predicts the token after next (multi-token prediction). Its x at
+    // token t is projection (embedding_norm(embedding of t), hidden_norm(h)). h is the row of the token before t,
+    // behind the output norm, or behind LW_MTP_NORM if the head itself made it. The head attends to its own rows from
+    // the second token on, and the model's head makes logits of LW_MTP_NORM's result. Only the last of several layers
+    // may be one, with attention to all tokens and an FFN, LW_IN_TURN, without a state. The place for a sequence's
+    // states then keeps the last h, even if no layer has a state.
     uint32_t mtp;
 } lw_layer_config;
 
-// Something that rows go through after pooling: y = activation(dense y + bias), then perhaps a norm.
+// A dense head, which rows go through after pooling: y = activation(dense y + bias), then a norm if `norm` is 1.
 typedef struct lw_dense_config {
     uint32_t outputs;
     uint32_t bias;  // 0 or 1
@@ -295,11 +300,11 @@ typedef struct lw_dense_config {
 
 enum { LW_MAX_DENSE = 4 };
 
-// What becomes of the rows of a text, behind the output norm.
+// How the rows of a text, behind the output norm, become results.
 typedef enum lw_pooling {
-    LW_POOL_NONE = 0,   // each is a result
-    LW_POOL_MEAN = 1,   // added up in order, times 1 / n
-    LW_POOL_FIRST = 2,  // the first (CLS)
+    LW_POOL_NONE = 0,   // each row is a result
+    LW_POOL_MEAN = 1,   // rows added up in order, times 1 / n
+    LW_POOL_FIRST = 2,  // the first row (CLS)
     LW_POOL_LAST = 3
 } lw_pooling;
 
@@ -309,42 +314,43 @@ typedef struct lw_model_config {
     uint32_t vocab_size;
     uint32_t context_length;   // positions the model was made for
     uint32_t tied_embeddings;  // 1: the head is the token embedding
-    float rms_norm_eps;        // of norms of both kinds
+    float rms_norm_eps;        // epsilon of norms of both kinds
     float embedding_scale;     // rows of the embedding are multiplied by it
-    float logit_scale;         // and logits by this; 1 and 1 for most
-    float logit_softcap;       // 0, or logits are cap * tanh(logit / cap), after their bias and scale
-    uint32_t output_bias;      // 1: logits have LW_OUTPUT_BIAS
-    // P, 0 = none: each layer has P values of a token to itself, e = (norm(p / sqrt(hidden_size)) + t * sqrt(P)) / sqrt(2):
-    // its P of LW_PER_LAYER_PROJECTION's product with the first layer's x and of the token's row of
-    // LW_PER_LAYER_EMBEDDING. Behind its FFN comes x += norm(out(activation(gate x) * e)), of the FFN's activation.
+    float logit_scale;         // logits are multiplied by it; 1, like embedding_scale, in most models
+    float logit_softcap;       // 0 = off; else logits become cap * tanh(logit / cap), after their bias and scale
+    uint32_t output_bias;      // 1: LW_OUTPUT_BIAS is added to logits
+    // P, 0 = none: each layer has P values for a token, e = (norm(p / sqrt(hidden_size)) + t * sqrt(P)) / sqrt(2). p is
+    // the layer's part of LW_PER_LAYER_PROJECTION's product with the first layer's x, t its part of the token's row of
+    // LW_PER_LAYER_EMBEDDING. After the FFN comes x += norm(out(activation(gate x) * e)), with the FFN's activation.
     uint32_t per_layer_size;
     uint32_t n_ropes;  // at most 8
     const lw_rope* ropes;
-    const lw_layer_config* layers;  // [n_layers]; one has attention
-    lw_norm_kind norm;              // of all norms but those of Q and K
-    uint32_t norm_bias;             // 1: these have biases; of LW_NORM_LAYER only
-    uint32_t pooled;                // 1: no head that makes logits; whole texts go through lw_encode, nothing else
-    uint32_t n_positions;  // rows that are added to those of the embedding by position; 0 = none, else context_length
-    // Of pooled models, else 0:
-    uint32_t n_token_types;        // likewise by token type; 0 = none
+    const lw_layer_config* layers;  // [n_layers]; at least one has attention
+    lw_norm_kind norm;              // kind of all norms but those of Q and K
+    uint32_t norm_bias;             // 1: norms have biases; LW_NORM_LAYER only
+    uint32_t pooled;                // 1: the model makes no logits; it runs whole texts by lw_encode, nothing else
+    uint32_t n_positions;           // rows of LW_POSITION_EMBEDDING, added by position to the embedding; 0 = none, else
+                                    // context_length
+    // Pooled models only, else 0:
+    uint32_t n_token_types;        // rows of LW_TOKEN_TYPE_EMBEDDING, added by token type; 0 = none
     uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
 } lw_model_config;
 
-// A tensor that a program has.
+// One tensor of a program.
 typedef struct lw_program_tensor {
     lw_role role;
     uint32_t of_layer;  // 1: each layer may have a tensor of this role
-    uint32_t layer;     // its number; of a dense head's tensor the number of the head, else 0
-    uint32_t rows;      // outputs; 1 of a vector
+    uint32_t layer;     // the layer's number; for a tensor of a dense head the head's number; else 0
+    uint32_t rows;      // outputs; 1 for a vector
     uint32_t cols;      // inputs
     uint32_t is_vector;
-    uint32_t optional;  // 1: a model may be without it (LW_ATTN_INPUT_ORDER and its like)
+    uint32_t optional;  // 1: a model may lack it (LW_ATTN_INPUT_ORDER and its like)
 } lw_program_tensor;
 
-// Whether the numbers of a program fit together. LW_ERR_ARGUMENT otherwise: the message names the layer, the field, its value
-// and what would be accepted, behind "model config: ".
+// Checks that the numbers of a program fit together. With LW_ERR_ARGUMENT the message names the layer, the field, its
+// value and what would be accepted, after "model config: ".
 lw_status lw_program_check(const lw_model_config* config);
-// The tensors of a program, in the order in which a step reads them: the first `capacity` of them to `out`, the number of all
-// to `n`. LW_ERR_ARGUMENT as lw_program_check has it.
+// Lists the tensors of a program in the order in which a step reads them: writes the first `capacity` of them to `out`
+// and the number of all to `n`. Errors are those of lw_program_check.
 lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* out, uint32_t capacity, uint32_t* n);

@@ -8,7 +8,7 @@ enum { LW_OBSERVED_IN_LAYER = 4 };  // kinds of inputs that each layer has
 
 // Cells of each thread: those of layer after layer, and the head's.
 size_t lw_observed_cells(const lw_session* s);
-// Whose inputs a cell is about.
+// The operation whose inputs a cell counts.
 lw_operation lw_observed_operation(const lw_session* s, size_t cell);
 
 // Adds all rows to what the session knows of these inputs; they stay until a barrier after it.

@@ -30,7 +30,7 @@ typedef struct lw_worker {
     // Rows being worked on: all tokens; after the last attention those with logits, of a pooled model its results'.
     size_t rows;
     bool feeds_head;                        // what is not finite fails no step: nothing but guesses comes of it
-    lw_spans adapted;                       // those of them that have adapters
+    lw_spans adapted;                       // spans of these rows that have adapters
     size_t n_addends[LW_ADAPTED_TOGETHER];  // of the matrices of the last lw_project
     size_t projected;                       // low-rank inputs that there will be after it, in this step
     void* scratch;

@@ -1,7 +1,7 @@
-// Exact sums of products of bytes and 15-bit codes, the inner loop of attention over a cache of bytes.
+// Exact sums of products of bytes and 15-bit codes: the inner loop of attention over a cache of 8-bit codes.
 //
-// Integer sums have no order, so each ISA multiplies as it does best: two halves of a code by VPDPBUSD or SDOT, whole
-// codes by VPMADDWD or SMLAL.
+// Integer sums are exact in any order, so each ISA uses its best instructions: VPDPBUSD or SDOT on the two halves of a
+// code, VPMADDWD or SMLAL on whole codes.
 #ifndef LW_KERNELS_CODE_DOTS_H
 #define LW_KERNELS_CODE_DOTS_H
 
@@ -11,7 +11,7 @@
 
 enum { WIDE_PEAK = 127 * 128 };  // largest magnitude of a 15-bit code
 
-// Sixteen of them.
+// Sixteen 15-bit codes.
 #if defined(LW_ISA_avx512vnni) || (defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar))
 typedef struct wide_codes {
     int8_t high[LW_LANES], low[LW_LANES];  // code = 128 * high + low, 0 <= low < 128
@@ -37,19 +37,19 @@ LW_INLINE void wide_store(wide_codes* to, vi codes) {
 }
 #endif
 
-// Tile sizes that keep all sums in registers.
+// Tile sizes for which all sums stay in registers.
 #if defined(LW_ISA_avx512vnni)
 enum { DOT_ROWS = 4, DOT_VECTORS = 2 };
 #else
 enum { DOT_ROWS = 2, DOT_VECTORS = 1 };
 #endif
 
-enum { DOT_LINES = 4 * DOT_VECTORS };  // cache lines that 16 codes meet
+enum { DOT_LINES = 4 * DOT_VECTORS };  // cache lines of bytes that 16 codes are multiplied with
 
 // sum[r * vectors + v], lane i: the sum over k < 16 n of x[r * x_stride] code k times the byte
 //     bytes[k / 4 * stride + v * 64 + 4 * i + k % 4],
-// modulo 2^32. With `key_bytes` they are LW_KEY_BIAS more than they count for, so that sum is too large by the bias times
-// the sum of x; else bytes are signed and x is not negative. Fetches DOT_LINES lines for every 16 codes.
+// modulo 2^32. With `key_bytes` the bytes include LW_KEY_BIAS, so that the sum is too large by the bias times the sum
+// of x. Otherwise bytes are signed and x is not negative. Prefetches DOT_LINES lines for every 16 codes.
 #if defined(LW_ISA_avx512vnni)
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
@@ -90,7 +90,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
     const bool to_second = fetches_to_second();
-    __m256i pairs[DOT_ROWS][4];  // of lanes 4 p .. 4 p + 3, two sums each
+    __m256i pairs[DOT_ROWS][4];  // of lanes 4 p .. 4 p + 3: two partial sums each
     for (int r = 0; r < rows; ++r)
         for (int p = 0; p < 4; ++p) pairs[r][p] = _mm256_setzero_si256();
     for (size_t i = 0; i < n; ++i) {
@@ -121,7 +121,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
                                 _mm256_permute4x64_epi64(_mm256_hadd_epi32(pairs[r][2], pairs[r][3]), 0xD8)};
 }
 #elif defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar)
-// One quad of codes, `quad` a constant.
+// One quad of codes; `quad` is a constant.
 #define LW_DOT_QUAD(quad)                                                                                  \
     do {                                                                                                   \
         const int8_t* at = (const int8_t*)bytes + (4 * i + (quad)) * stride;                               \
@@ -135,7 +135,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
-    (void)key_bytes;  // all are signed
+    (void)key_bytes;  // all bytes are signed
     vi high[DOT_ROWS], low[DOT_ROWS];
     for (int r = 0; r < rows; ++r) high[r] = low[r] = vi_set1(0);
     for (size_t i = 0; i < n; ++i) {
@@ -154,7 +154,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 }
 #undef LW_DOT_QUAD
 #elif defined(__aarch64__) && !defined(LW_ISA_scalar)
-// Code `place` of a quad, a constant: `byte` holds that byte of all lanes.
+// Code `place`, a constant, of a quad: `byte` holds the bytes that all lanes multiply with it.
 #define LW_DOT_PLACE(place)                                                                                 \
     do {                                                                                                    \
         const int16x8_t word[2] = {vmovl_s8(vget_low_s8(byte.val[place])), vmovl_high_s8(byte.val[place])}; \
@@ -168,7 +168,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 
 LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wide_codes* x, size_t x_stride, size_t n,
                          const uint8_t* fetch, const bool key_bytes, const int rows, const int vectors) {
-    (void)key_bytes;  // all are signed
+    (void)key_bytes;  // all bytes are signed
     for (int r = 0; r < rows; ++r) sum[r * vectors] = vi_set1(0);
     for (size_t i = 0; i < 4 * n; ++i) {
         __builtin_prefetch(fetch + i * DOT_LINES / 4 * 64);

@@ -1,6 +1,6 @@
-// How weights to come are asked for. As many lines are prefetched as are used meanwhile.
-// Arm: those a set distance ahead, or none (lw_cpu_fetch_ahead). x86: which ones and when depends on the core
-// (lw_cpu_fetch_order; DECISIONS.md here has the measurements).
+// Prefetching of weights. Kernels prefetch as many lines as they use in the same time. On Arm they prefetch a set
+// distance ahead, or not at all (lw_cpu_fetch_ahead). On x86 the lines and the time depend on the core
+// (lw_cpu_fetch_order; prefetch-by-core.md of the guide's decisions).
 #ifndef LW_KERNELS_FETCH_H
 #define LW_KERNELS_FETCH_H
 
@@ -9,9 +9,9 @@
 #if defined(__aarch64__)
 #include "kernels/kernel.h"
 
-// Asks for what lies lw_cpu_fetch_ahead behind these bytes, which are about to be used, four lines at a time: a few of what
-// follows may be asked for twice. Past the end of the weights it does nothing. Rows in assembly do the same with each group
-// (neon/fetch.inc).
+// Call when `bytes` of weights are about to be used: prefetches the same number of bytes lw_cpu_fetch_ahead further on,
+// four lines at a time. A few lines may be prefetched twice. Past the end of the weights a prefetch does nothing.
+// Assembly kernels do the same with each group (neon/fetch.inc).
 LW_INLINE void lw_fetch_ahead(const uint8_t* weights, size_t bytes) {
     const size_t ahead = lw_cpu_fetch_distance();
     if (ahead == 0) return;
@@ -25,7 +25,8 @@ LW_INLINE void lw_fetch_ahead(const uint8_t* weights, size_t bytes) {
             : "r"(line));
 }
 
-// The same for part `part` of `parts` of a panel: all of it, what lies before its segments too, comes in the end.
+// The same for part `part` of `parts` of a panel. All parts together prefetch the whole panel, also what precedes its
+// segments.
 LW_INLINE void lw_fetch_ahead_of(const lw_matrix* w, size_t panel, size_t part, size_t parts) {
     if (lw_cpu_fetch_distance() == 0) return;
     const size_t first = w->panel_bytes * part / parts, end = w->panel_bytes * (part + 1) / parts;
@@ -37,33 +38,35 @@ LW_INLINE void lw_fetch_ahead_of(const lw_matrix* w, size_t panel, size_t part, 
 #include "kernels/layout.h"
 
 enum {
-    // Line after line, these bytes before their use: Zen 5 needs 200 ns at 40 GB/s.
+    // LW_FETCH_LINES: line after line, so many bytes before use. Zen 5 needs 200 ns at 40 GB/s.
     LW_FETCH_AHEAD = 8192,
-    // And one line of each group this much earlier still: by then its page is known and the hardware's own prefetcher
-    // runs there.
+    // LW_FETCH_LINES also prefetches one line of each group so much earlier still. That makes its page known, and the
+    // hardware prefetcher runs there before the other lines are asked for.
     LW_FETCH_FAR = 24576,
-    // Or a stretch of segments before their use, group by group the next line of each of its pages: hardware prefetchers
-    // work within pages, and some cores wait for memory less with many at work.
+    // LW_FETCH_PAGES: so many segments before use, each group prefetches the next line of each page of a stretch.
+    // Hardware prefetchers work within pages, and some cores wait less for memory when many of these are at work.
     LW_FETCH_SEGMENTS = 16,
     LW_FETCH_PAGE = 4096,
-    // Or a segment at once or line by line, to the second cache, this many bytes before its use.
+    // LW_FETCH_WHOLE and LW_FETCH_PACED: a segment at once, or line by line, to the second-level cache, so many bytes
+    // before use.
     LW_FETCH_EARLY = 32768,
 };
 
 typedef struct lw_fetch {
-    const uint8_t* first;  // what the first group of a segment asks for; NULL when what comes is on its way already
-    lw_fetch_order order;  // constant in kernels for one row, which have code for every order
+    const uint8_t* first;  // address that a segment's first group prefetches from; NULL when nothing is left to
+                           // prefetch
+    lw_fetch_order order;  // constant in kernels for one row, which are compiled for every order
 } lw_fetch;
 
-// LW_FETCH_WHOLE: asks for the place of `bytes` (of whole lines) LW_FETCH_EARLY later.
+// LW_FETCH_WHOLE: prefetches `bytes` (whole lines) from LW_FETCH_EARLY after `first`.
 LW_INLINE void lw_fetch_whole(const uint8_t* first, const size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64)
         __asm__ volatile("prefetcht1 %0" : : "m"(first[LW_FETCH_EARLY + line]));
 }
 
-// LW_FETCH_PACED: asks for the same at most every fourth cycle, or every third, and returns `segment` as a result of that, so
-// that nothing of it is read before. In a burst a core drops what its miss buffers cannot hold, and reads of lines that
-// are still on their way take those buffers too.
+// LW_FETCH_PACED: prefetches the same bytes, but at most one line in four cycles, or in three. Returns `segment` as a
+// result of these instructions, so that no read of it comes before them. In a burst the core drops prefetches for which
+// it has no miss buffer, and reads of lines that are still on their way take miss buffers too.
 LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t bytes, const int cycles) {
     const uint8_t* line = segment + LW_FETCH_EARLY;
     const size_t step = cycles == 4 ? 64 : 0;  // a multiplication takes three cycles, an addition one
@@ -74,7 +77,7 @@ LW_INLINE const uint8_t* lw_fetch_paced(const uint8_t* segment, const size_t byt
     return line - LW_FETCH_EARLY - gone;
 }
 
-// What the groups of `segment` ask for; `data` is where the matrix begins.
+// The prefetches for the groups of `segment`; `data` is where the matrix begins.
 LW_INLINE lw_fetch lw_fetch_of(const lw_fetch_order order, const uint8_t* data, const uint8_t* segment,
                                const size_t segment_bytes) {
     if (order == LW_FETCH_WHOLE) lw_fetch_whole(segment, segment_bytes);
@@ -86,10 +89,10 @@ LW_INLINE lw_fetch lw_fetch_of(const lw_fetch_order order, const uint8_t* data, 
     return (lw_fetch){data + stretch + in_stretch * LW_SEGMENT_GROUPS * 64, order};
 }
 
-// As assembly that stays where it is: the compiler would put all of a group side by side.
+// As volatile assembly, because the compiler would move all prefetches of a group next to each other.
 LW_INLINE void lw_prefetch(const uint8_t* line) { __asm__ volatile("prefetcht0 %0" : : "m"(*line)); }
 
-// Part `part` of `parts` of the lines that group `i` of the segment asks for.
+// Prefetches part `part` of `parts` of the lines that belong to group `i` of the segment.
 LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part, const size_t parts,
                              const size_t segment_bytes) {
     const size_t bytes = segment_bytes / LW_SEGMENT_GROUPS;
@@ -97,9 +100,10 @@ LW_INLINE void lw_fetch_part(const lw_fetch f, const size_t i, const size_t part
 #pragma GCC unroll 20
         for (size_t page = part; page * 64 < bytes; page += parts) lw_prefetch(f.first + i * 64 + page * LW_FETCH_PAGE);
     } else {
-        // Whole lines where few bytes are left over: those at the end of a segment then come with their neighbours.
+        // Whole lines only, if less than half a line is left over: the rest of a segment's last line comes with its
+        // neighbour.
         const size_t group = bytes % 64 < 32 ? bytes / 64 * 64 : bytes;
-        if (part == 0) __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second cache
+        if (part == 0) __builtin_prefetch(f.first + i * group + LW_FETCH_FAR, 0, 2);  // to the second-level cache
 #pragma GCC unroll 20
         for (size_t line = part; line * 64 < group; line += parts) lw_prefetch(f.first + i * group + line * 64);
     }

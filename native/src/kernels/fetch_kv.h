@@ -1,4 +1,4 @@
-// Into which cache attention asks for keys and values to come.
+// The cache level to which attention prefetches keys and values.
 #ifndef LW_KERNELS_FETCH_KV_H
 #define LW_KERNELS_FETCH_KV_H
 
@@ -7,7 +7,7 @@
 #include "cpu.h"
 #include "kernels/lanes.h"
 
-// The second one on Zen 4, like weights (kernels/fetch.h): 25 instead of 14 GB/s of f16 and 10 of codes.
+// The second-level cache on Zen 4, as for weights (kernels/fetch.h): 25 instead of 14 GB/s of f16 and 10 of codes.
 LW_INLINE bool fetches_to_second(void) {
 #if defined(__x86_64__)
     return lw_cpu_fetch_order == LW_FETCH_WHOLE;

@@ -1,5 +1,6 @@
-// Sums of products of floats in one order, the inner loop of attention over a cache of f16 or f32: each lane is one chain
-// of fma, so the way there is free. The one for NEON differs because conversions from f16 bound it.
+// Sums of products of floats in one order: the inner loop of attention over a cache of f16 or f32. Each lane is one
+// chain of fma, so any loop over lanes and rows gives the same bits. NEON has its own loop because conversions from f16
+// limit it.
 #ifndef LW_KERNELS_FLOAT_DOTS_H
 #define LW_KERNELS_FLOAT_DOTS_H
 
@@ -7,20 +8,20 @@
 #include "kernels/lane_ops.h"
 #include "kernels/lanes.h"
 
-// Factors of consecutive products: of product k and row r at at[k * next + r * row].
+// Factors of consecutive products: the factor of product k and row r is at[k * next + r * row].
 typedef struct dot_factors {
     const float* at;
     size_t next, row;
 } dot_factors;
 
-// What is multiplied by them: vector v of product k at element k * stride + v * LW_LANES of `at`, f16 or f32.
+// The vectors that are multiplied: vector v of product k is at element k * stride + v * LW_LANES of `at`, f16 or f32.
 typedef struct dot_vectors {
     const uint8_t* at;
     size_t stride;
     bool is_f16;
 } dot_vectors;
 
-// f16: the lines to fetch meanwhile, `bytes` for each product.
+// f16 only: memory to prefetch meanwhile, `bytes` for each product.
 typedef struct dot_fetch {
     const uint8_t* at;
     size_t bytes;
@@ -34,7 +35,7 @@ enum { FLOAT_ROWS = 4, VALUE_ROWS = 4, SCORE_VECTORS = 2, VALUE_VECTORS = 2, NAR
 enum { FLOAT_ROWS = 2, VALUE_ROWS = 2, SCORE_VECTORS = 2, VALUE_VECTORS = 2, NARROW_FROM = 9 };
 #endif
 
-// How many vectors of at most `most` are worked on at once for so many rows.
+// Number of vectors, at most `most`, that are computed at once for `rows` rows.
 LW_INLINE int dot_vectors_for(const int rows, const int most) { return rows >= NARROW_FROM ? 1 : most; }
 
 // sum[r * vectors + v] += factors times vectors, `n` > 0 products in their order.
@@ -60,14 +61,14 @@ LW_INLINE void float_dots_plain(vf* sum, dot_factors x, dot_vectors y, size_t n,
 }
 
 #if defined(__aarch64__) && !defined(LW_ISA_scalar)
-// Four registers of f16 are converted in 8 slots of one pipe, which bounds 2 rows by 32 lanes: 18 cycles on Neoverse N1 and
-// N2 for 64 products. Sixteen lanes of four rows take 12, when those of the next product are converted while this one's
-// are multiplied.
+// Converting four registers of f16 takes 8 slots of one pipe. That limits 2 rows by 32 lanes: 18 cycles on Neoverse N1
+// and N2 for 64 products. Four rows by 16 lanes take 12 cycles if the next product's lanes are converted while this
+// product is multiplied.
 LW_INLINE vf dot_load(dot_vectors y, size_t k) {
     return y.is_f16 ? vf_load_half((const uint16_t*)y.at + k * y.stride) : vf_load((const float*)y.at + k * y.stride);
 }
 
-// Factors of two products: registers of rows, or of each row its two.
+// Factors of two products: a register of rows for each product, or for each row a register of its two factors.
 typedef struct factor_pair {
     bool of_rows;
     float32x4_t product[2];
@@ -97,7 +98,8 @@ LW_INLINE void dot_add(vf* sum, vf y, factor_pair x, const int which, const int 
         }
 }
 
-// As float_dots_plain. Factors lie side by side for rows (then three floats behind the last one may be read) or for
+// Like float_dots_plain. Either the factors of one product lie next to each other for consecutive rows, and then up to
+// three floats after the last one may be read. Or the factors of one row lie next to each other for consecutive
 // products.
 LW_INLINE void float_dots(vf* sum, dot_factors x, dot_vectors y, size_t n, dot_fetch fetch, const int rows,
                           const int vectors) {

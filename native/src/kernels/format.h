@@ -1,4 +1,5 @@
-// Coded weight types (formats.inc): what a row of one holds, and where its parts lie in a stored row and in a panel.
+// Coded weight types (formats.inc): the parts of a row of such a type, and their offsets in a stored row and in a
+// panel.
 // Normative text: quantizer/FORMAT.md, "Coded types".
 #ifndef LW_KERNELS_FORMAT_H
 #define LW_KERNELS_FORMAT_H
@@ -8,23 +9,24 @@
 typedef enum lw_scale_kind {
     LW_SCALE_F16,      // one f16 per group
     LW_SCALE_I8,       // int8 per group, times the super scale
-    LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the minimum's
-    LW_SCALE_SIX,      // 0 .. 63 per group, times the super scale; in panels the two bits above are the minimum's
+    LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the group's minimum
+    LW_SCALE_SIX,      // 0 .. 63 per group, times the super scale; in panels the upper two bits belong to the minimum
     LW_SCALE_E8M0,     // 2^(byte - 128) per group; in panels 255 is a scale of 0
-    LW_SCALE_ONE,      // none: the super scale of the row
+    LW_SCALE_ONE,      // no scale per group: only the row's super scale
 } lw_scale_kind;
 
 typedef enum lw_super_kind {
     LW_SUPER_NONE,
     LW_SUPER_BLOCK,   // f16 per 256 inputs
-    LW_SUPER_EIGHTH,  // the same, an eighth of it
-    LW_SUPER_ROW,     // f32 per row, whose significand has 12 bits: times a difference of int8 it is exact
+    LW_SUPER_EIGHTH,  // an eighth of an f16 per 256 inputs
+    LW_SUPER_ROW,     // f32 per row with a 12-bit significand, so that its product with a difference of int8 is exact
 } lw_super_kind;
 
-typedef enum lw_minimum_kind {  // what is subtracted from scale * code
+typedef enum lw_minimum_kind {  // the number that is subtracted from scale * code
     LW_MINIMUM_NONE,
     LW_MINIMUM_F16,  // one f16 per 32 inputs
-    LW_MINIMUM_SIX,  // 0 .. 63 per 32 inputs, times the super minimum (f16 per 256); in panels nibbles, see LW_SCALE_SIX
+    LW_MINIMUM_SIX,  // 0 .. 63 per 32 inputs, times the super minimum (f16 per 256); in panels split as LW_SCALE_SIX
+                     // says
     LW_MINIMUM_NIBBLES,  // high nibble of the group's scale, times the super minimum
     LW_MINIMUM_ZERO,     // (byte per group - offset), times the group's scale
 } lw_minimum_kind;
@@ -32,23 +34,24 @@ typedef enum lw_minimum_kind {  // what is subtracted from scale * code
 typedef enum lw_map_kind {
     LW_MAP_OFFSET,   // code - offset
     LW_MAP_TABLE,    // table[selector of the 32 inputs << bits | code]
-    LW_MAP_TRELLIS,  // table[code << 2 | code before it in the chain]; 0 before the first input of a segment
-    LW_MAP_FLOAT,    // sixteen times a small float: sign and exponent in the first plane, mantissa in the second
+    LW_MAP_TRELLIS,  // table[code << 2 | previous code of the chain]; the previous code is 0 before a segment's first
+                     // input
+    LW_MAP_FLOAT,    // 16 times a small float: sign and exponent in the first plane, mantissa in the second
 } lw_map_kind;
 
-// A minimum that is a zero point takes the offset of the codes off as well: (u - offset) - (z - offset).
+// A minimum that is a zero point z also cancels the offset of the codes u: (u - offset) - (z - offset).
 typedef struct lw_format {
     uint8_t low, high;  // bits of a code in the first and the second plane
     uint8_t group;      // inputs that share a scale
     uint8_t scale, super, minimum, map;
     uint8_t offset;
     uint8_t selector;  // bits of a selector
-    uint8_t part;      // what is meant of a weight of LW_MAP_FLOAT: an lw_float_part
+    uint8_t part;      // LW_MAP_FLOAT only: the part of a weight that this format stands for, an lw_float_part
 } lw_format;
 
-// Sixteen times a float has up to nine bits, so products take it apart, 4 * high + low, and go over a segment twice.
-// `high` is 0, 1, 2 or (4 + mantissa) * 2^(exponent - 3) by the exponent, up to 112; `low` is the mantissa's share of
-// the three smallest exponents, mantissa * {1, 1, 2}, up to 6.
+// 16 times a float has up to nine bits. So products split it into 4 * high + low and go over a segment twice. `high` is
+// 0, 1, 2 or (4 + mantissa) * 2^(exponent - 3), depending on the exponent, and at most 112. `low` is the mantissa's
+// share for the three smallest exponents, mantissa * {1, 1, 2}, and at most 6.
 typedef enum lw_float_part { LW_FLOAT_WHOLE, LW_FLOAT_HIGH, LW_FLOAT_LOW } lw_float_part;
 
 enum { LW_SUPER_BLOCK_INPUTS = 256, LW_TABLE_ENTRIES = 16 };
@@ -77,14 +80,15 @@ static inline bool lw_find_format(lw_type type, lw_format* out) {
 LW_INLINE size_t lw_ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 LW_INLINE size_t lw_round_64(size_t n) { return (n + 63) / 64 * 64; }
 
-// Inputs that a step of the product, and so a group of the scalar kernel, has: 16 or 32.
+// Inputs of one step of the product, which is one group of the scalar kernel: 16 or 32.
 static inline size_t lw_step_inputs(lw_format f) { return f.group == 16 ? 16 : 32; }
 
 LW_INLINE size_t lw_scale_bytes(lw_format f) { return f.scale == LW_SCALE_F16 ? 2 : f.scale == LW_SCALE_ONE ? 0 : 1; }
 
-// Times that a product goes over a segment, and the type as it appears the n-th time.
+// Number of times that a product goes over a segment.
 LW_INLINE int lw_passes(lw_format f) { return f.map == LW_MAP_FLOAT ? 2 : 1; }
 
+// The format that the product uses in pass `n`.
 LW_INLINE lw_format lw_pass(lw_format f, int n) {
     if (f.map == LW_MAP_FLOAT) f.part = n == 0 ? LW_FLOAT_HIGH : LW_FLOAT_LOW;
     return f;
@@ -99,18 +103,18 @@ LW_INLINE bool lw_has_super_minimum(lw_format f) {
     return f.minimum == LW_MINIMUM_SIX || f.minimum == LW_MINIMUM_NIBBLES;
 }
 
-// The bits of a scale's byte in a panel that are its own, of scales without a sign.
+// The bits of an unsigned scale's byte in a panel that belong to the scale; the rest belong to a minimum.
 LW_INLINE int lw_scale_mask(lw_format f) {
     return f.scale == LW_SCALE_NIBBLES ? 15 : f.scale == LW_SCALE_SIX ? 63 : 255;
 }
 
-// In a panel the low four bits of the minimums of six bits of groups g and g + 2 of a segment lie in the low and the high
-// nibble of byte [segment][g][output].
-enum { LW_SIX_BIT_BYTES = 2 * LW_PANEL };  // of a segment
+// Six-bit minimums in a panel: byte [segment][g][output] holds the low four bits of the minimum of group g of a segment
+// in its low nibble, and of group g + 2 in its high nibble.
+enum { LW_SIX_BIT_BYTES = 2 * LW_PANEL };  // per segment
 LW_INLINE size_t lw_six_bit_at(size_t group) { return group / 4 * LW_SIX_BIT_BYTES + group % 2 * LW_PANEL; }
 LW_INLINE unsigned lw_six_bit_shift(size_t group) { return group % 4 / 2 * 4; }
 
-// Bytes of the minimums of so many inputs of one output; nibbles lie with the scales.
+// Bytes of the minimums of `cols` inputs of one output. LW_MINIMUM_NIBBLES has none: nibbles are in the scales' bytes.
 LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
     switch (f.minimum) {
         case LW_MINIMUM_F16:
@@ -126,7 +130,7 @@ LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
 
 LW_INLINE bool lw_has_block_supers(lw_format f) { return f.super == LW_SUPER_BLOCK || f.super == LW_SUPER_EIGHTH; }
 
-// What the f16 of a block is multiplied by to be the super scale.
+// The factor that turns the f16 of a block into the super scale.
 LW_INLINE float lw_super_unit(lw_format f) { return f.super == LW_SUPER_EIGHTH ? 0.125f : 1; }
 
 LW_INLINE size_t lw_super_bytes(lw_format f, size_t cols) {
@@ -148,11 +152,11 @@ static inline lw_stored_row lw_stored_row_of(lw_format f, size_t cols) {
     return s;
 }
 
-// Byte offsets of the parts of a panel, and within a segment. Every part has whole segments: what lies past the last
-// input is zero, and so are its scales.
+// Byte offsets of the parts of a panel, and within a segment. Every part covers whole segments: weights and scales past
+// the last input are zero.
 typedef struct lw_coded_panel {
     size_t supers, super_minimums, minimums, selectors;  // [..][LW_PANEL] each
-    size_t segments;                                     // the first segment
+    size_t segments;                                     // offset of the first segment
     size_t high, scales;                                 // within a segment, after the low planes of its 4 groups
     size_t segment_bytes;
     size_t bytes;
@@ -174,12 +178,12 @@ LW_INLINE lw_coded_panel lw_coded_panel_of(lw_format f, size_t cols) {
     return p;
 }
 
-// The input before input k, not a segment's first, in a trellis's chain: in each 16, 0 4 8 12 1 5 9 13 2 6 10 14 3 7 11
-// 15. The same at all levels, panels have in a group [2][LW_PANEL][4] bytes: byte j of part h has the codes of inputs
-// 16 h + 4 p + j in bits 2 p and 2 p + 1. The codes of 16 inputs are then a number of 32 bits in the chain's order.
+// The input before input k, not a segment's first, in a trellis's chain. The order within 16 inputs is 0 4 8 12 1 5 9
+// 13 2 6 10 14 3 7 11 15. Panels of all levels hold [2][LW_PANEL][4] bytes in a group: byte j of half h has the codes
+// of inputs 16 h + 4 p + j in bits 2 p and 2 p + 1. So the codes of 16 inputs are a 32-bit number in the chain's order.
 static inline size_t lw_chain_before(size_t k) { return k % 16 >= 4 ? k - 4 : k % 16 == 0 ? k - 1 : k + 11; }
 
-// Where the bits of input k (0 .. 127 of its segment) of an output lie in the second plane: byte and lowest bit.
+// Byte and lowest bit of input k (0 .. 127 of its segment) of an output in the second plane.
 static inline size_t lw_high_places(lw_format f, lw_layout layout) {
     return (size_t)LW_SEGMENT / layout.chunk * f.high / 8;
 }

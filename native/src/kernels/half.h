@@ -33,8 +33,8 @@ static inline float lw_bfloat_to_float(uint16_t bits) {
 
 enum { LW_HALF_EXPONENT = 0x7C00, LW_BFLOAT_EXPONENT = 0x7F80 };
 
-// Whether no half that begins at a multiple of `step` bytes is NaN or infinite; by their upper halves also bfloat16 and
-// f32. `exponent` is the mask of the kind's exponent bits.
+// True if every half that begins at a multiple of `step` bytes is finite. With the upper halves of bfloat16 and f32 it
+// works for these, too. `exponent` is the mask of the type's exponent bits.
 static inline bool lw_halves_are_finite(const uint8_t* data, uint64_t bytes, const size_t step,
                                         const uint16_t exponent) {
     bool finite = true;

@@ -1,7 +1,7 @@
-// What every matmul kernel sees: packed weights, activations, and one row of the kernel table.
+// What every matmul kernel reads and writes: packed weights, activations, and one row of the kernel table.
 //
-// A panel is 32 consecutive outputs. A kernel computes one panel for all rows, so threads split outputs and never a
-// sum, and every lane is one output. What each kernel must compute, to the bit, is matmul__scalar.c.
+// A panel is 32 consecutive outputs. A kernel computes one panel for all rows: threads split outputs and never a sum,
+// and every lane is one output. matmul__scalar.c defines to the bit what each kernel must compute.
 #ifndef LW_KERNELS_KERNEL_H
 #define LW_KERNELS_KERNEL_H
 
@@ -11,9 +11,9 @@
 
 #include "cpu.h"
 
-// What kernels are made of becomes part of them, so that what is constant in a kernel is constant in its parts.
+// Helpers are inlined into each kernel, so that constants of the kernel are constants in its helpers, too.
 #if defined(LW_ISA_scalar)
-#define LW_INLINE static inline  // forced, its loops of sixteen would take minutes to compile
+#define LW_INLINE static inline  // if forced, the scalar loops of sixteen would take minutes to compile
 #else
 #define LW_INLINE static inline __attribute__((always_inline))
 #endif
@@ -21,24 +21,24 @@
 enum {
     LW_PANEL = 32,     // outputs in a panel
     LW_GROUP = 32,     // inputs that share an activation scale (numeric contract), and the unit of packing
-    LW_SEGMENT = 128,  // inputs whose activations lie together, and whose weights are decoded together
+    LW_SEGMENT = 128,  // inputs whose activations lie next to each other, and whose weights are decoded together
     LW_SEGMENT_GROUPS = LW_SEGMENT / LW_GROUP,
 };
 
-// as_float(LW_MAGIC_BITS + i) == LW_MAGIC + i exactly for |i| < 2^22. So i * s, rounded once, is one fused operation on an
-// integer sum that started at LW_MAGIC_BITS: fma(as_float(sum), s, -LW_MAGIC * s), whose addend is exact, as scales have at
-// most 20 significant bits, and finite, as they are below LW_SCALE_LIMIT.
+// as_float(LW_MAGIC_BITS + i) == LW_MAGIC + i exactly for |i| < 2^22. So i * s, rounded once, is one fused operation on
+// an integer sum that started at LW_MAGIC_BITS: fma(as_float(sum), s, -LW_MAGIC * s). The addend is exact because
+// scales have at most 20 significant bits, and finite because they are below LW_SCALE_LIMIT.
 #define LW_MAGIC_BITS 0x4B400000
 #define LW_MAGIC 12582912.0f
 #define LW_SCALE_LIMIT 0x1p103f
 
 // How a level packs quantized weights (quantizer/FORMAT.md, "Packed layouts").
 typedef struct lw_layout {
-    uint8_t chunk;       // consecutive inputs of one output that lie together: 2, 4 or 8
+    uint8_t chunk;       // consecutive inputs of one output that lie next to each other: 2, 4 or 8
     bool q4_toggled;     // Q4_0 nibbles hold q ^ 8 (two's complement of q - 8) instead of q
     bool q8_biased;      // Q8_0 bytes hold q + 128 (unsigned) instead of q
-    uint8_t row_block;   // activation rows interleaved by 8 inputs in products with more than one row, their scales by
-                         // group: 1 or 2
+    uint8_t row_block;   // 1 or 2: in products of more than one row, so many activation rows alternate every 8 inputs,
+                         // and their scales alternate by group
     bool segment_major;  // activations lie [segment][row] instead of [row][segment]
 } lw_layout;
 
@@ -51,42 +51,45 @@ typedef struct lw_matrix {
     uint32_t groups;  // ceil(cols / LW_GROUP)
     size_t panel_bytes;
     const uint8_t* data;  // [panels][panel_bytes], 64-byte aligned
-    int8_t table[16];     // of table and trellis types
+    int8_t table[16];     // levels of table and trellis types
 } lw_matrix;
 
-// An input that stands out of its group: its magnitude is more than LW_OUTLYING times that of every other. It has code 0
-// there, and its product is added in f32 (kernels/outliers.inc).
+// An input whose magnitude is more than LW_OUTLYING times that of every other input of its group. Its code in the group
+// is 0, and its product is added in f32 (kernels/outliers.inc).
 enum { LW_OUTLYING = 8 };
 typedef struct lw_outlier {
     float value;
-    uint32_t input;  // of the row
+    uint32_t input;  // index within the row
 } lw_outlier;
 
-// One batch of activation rows. Quantized matrices read q, scale and totals; float matrices read f32.
+// A batch of activation rows. Quantized matrices read q, scale and totals; float matrices read f32.
 typedef struct lw_activations {
     size_t rows;
     size_t cols;
     size_t segments;   // ceil(cols / LW_SEGMENT); inputs past cols are zero up to the segment's end
     size_t row_block;  // see lw_q_offset; rows up to the next multiple of it exist and are zero
     bool segment_major;
-    size_t stride;          // int8 from a row of q to the next
-    size_t segment_stride;  // int8 from a segment of q to the next of the same rows
+    size_t stride;          // bytes from a row of q to the next
+    size_t segment_stride;  // bytes from a segment of q to the next one of the same rows
     const int8_t* q;
-    const float* scale;     // lw_scale_offset; of a pair of interleaved rows twice each: a a b b
-    const int32_t* totals;  // lw_totals_offset: sums of q, of the first 16 and of all inputs of each group
-    const float* sums;  // [rows][segments][LW_SUMS] or NULL: what minimums are multiplied by (row-major at every level)
-    const uint8_t* outlying;  // [rows][segments] or NULL where there are none: bit g is set if group g has an outlier
-    const lw_outlier* outliers;  // [rows][segments][LW_SEGMENT_GROUPS], at groups whose bit is set
+    const float* scale;     // at lw_scale_offset. With row_block 2 each scale of a pair of rows is stored twice: a a b
+                            // b
+    const int32_t* totals;  // at lw_totals_offset: for each group the sum of its first 16 codes, and of all 32
+    const float* sums;      // [rows][segments][LW_SUMS], or NULL if no minimums are used: the factors of minimums
+                            // (row-major at every level)
+    const uint8_t* outlying;     // [rows][segments], or NULL without outliers: bit g is set if group g has an outlier
+    const lw_outlier* outliers;  // [rows][segments][LW_SEGMENT_GROUPS]; only groups whose bit is set have an entry
     const float* f32;            // row r at f32 + r * f32_stride
-    size_t f32_stride;           // cols, unless they are columns of wider rows
+    size_t f32_stride;           // cols, unless the rows are columns of wider rows
 } lw_activations;
 
-// An odd number of segments: the same segment of many rows, which a kernel walks, then falls on all sets of a cache.
+// The stride is an odd number of segments: a kernel walks one segment of many rows, which then spread over all cache
+// sets.
 static inline size_t lw_activation_stride(size_t cols) {
     return ((cols + LW_SEGMENT - 1) / LW_SEGMENT | 1) * LW_SEGMENT;
 }
 
-// Sets the fields that follow from x->rows, x->cols and the level. One row has one layout.
+// Sets the fields that follow from x->rows, x->cols and the level. A batch of one row is never interleaved.
 static inline void lw_lay_out_activations(lw_activations* x, lw_layout level) {
     x->f32_stride = x->cols;
     x->segments = (x->cols + LW_SEGMENT - 1) / LW_SEGMENT;
@@ -96,21 +99,21 @@ static inline void lw_lay_out_activations(lw_activations* x, lw_layout level) {
     x->segment_stride = (level.segment_major ? x->rows : x->row_block) * LW_SEGMENT;
 }
 
-// Where input k of a row lies in q. With row_block 1 rows are plain; with 2, two rows alternate every 8 inputs.
+// Offset in q of input k of a row. With row_block 1 rows are plain; with 2, two rows alternate every 8 inputs.
 static inline size_t lw_q_offset(const lw_activations* x, size_t row, size_t k) {
     const size_t block = x->row_block, segment = k / LW_SEGMENT;
     k %= LW_SEGMENT;
     return segment * x->segment_stride + row / block * block * x->stride + k / 8 * 8 * block + row % block * 8 + k % 8;
 }
 
-// Where the total of the 16 inputs that hold input k lies: of those alone if they are the first half of a group, else of
-// the group.
+// Index of the total for the 16 inputs that hold input k: of these 16 alone in the first half of a group, of the whole
+// group in the second half.
 static inline size_t lw_totals_offset(const lw_activations* x, size_t row, size_t k) {
     return (k / LW_SEGMENT * (x->segment_stride / x->row_block) + row * x->stride + k % LW_SEGMENT) / 16;
 }
 
-// Where the scale of a group lies: [segment][row][4] where segments are major, [row][group] where they are not; pairs of
-// rows have [pair][group][4], and the second copy of a scale is behind the first.
+// Index of the scale of a group. Segment-major: [segment][row][4]. Row-major: [row][group]. Pairs of rows:
+// [pair][group][4], where a scale's second copy follows the first.
 static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t group) {
     const size_t groups = x->segments * LW_SEGMENT_GROUPS;
     if (x->row_block == 2) return (row / 2 * groups + group) * 4 + row % 2 * 2;
@@ -119,16 +122,16 @@ static inline size_t lw_scale_offset(const lw_activations* x, size_t row, size_t
     return (group / LW_SEGMENT_GROUPS * rows + row) * LW_SEGMENT_GROUPS + group % LW_SEGMENT_GROUPS;
 }
 
-// Floats of the scales of a batch, or of any that has fewer rows and inputs.
+// Number of floats that the scales of a batch take; enough for any batch with fewer rows and inputs.
 static inline size_t lw_scale_floats(const lw_activations* x) {
     const size_t groups = x->segments * LW_SEGMENT_GROUPS;
     return x->row_block == 2 ? (x->rows + 1) / 2 * groups * 4 : x->rows * groups;
 }
 
-// Per segment: scale times the sum of the codes of each 32 inputs, then of each 16, rounded once.
+// Per segment: scale times the sum of the codes of each 32 inputs, then of each 16; each product is rounded once.
 enum { LW_SUMS_16 = LW_SEGMENT / 32, LW_SUMS = LW_SUMS_16 + LW_SEGMENT / 16 };
 
-// Some rows of a batch as a batch of their own. `first` is a multiple of row_block, and no row is alone unless all are one.
+// A view of `n` rows of a batch. `first` is a multiple of row_block; n is 1 only if the batch has one row.
 static inline lw_activations lw_rows_of(const lw_activations* x, size_t first, size_t n) {
     lw_activations part = *x;
     part.rows = n;
@@ -147,7 +150,7 @@ static inline lw_activations lw_rows_of(const lw_activations* x, size_t first, s
 typedef struct lw_output {
     float* data;  // row r, output n of the matrix at data[r * stride + n]
     size_t stride;
-    bool add;  // add to what is there (one rounding) instead of overwriting it
+    bool add;  // true: add to the present value (one rounding) instead of overwriting it
 } lw_output;
 
 // Computes outputs [32 * panel, 32 * panel + 32) of all rows. `scratch` is private to the calling thread, 64-byte
@@ -155,8 +158,8 @@ typedef struct lw_output {
 typedef void (*lw_matmul_fn)(const lw_matrix* weights, const lw_activations* x, size_t panel, lw_output out,
                              void* scratch);
 
-// Beside one panel of results for every row, and of what minimums take off: room for a panel's decoded segment and its
-// scales, and on AMX for sums.
+// Kernel scratch besides the results of one panel for every row and the chains of minimums: a panel's decoded segment,
+// its scales, and on AMX sums.
 enum { LW_KERNEL_SCRATCH_BYTES = 40960 };
 
 static inline size_t lw_matmul_scratch_bytes(size_t rows) {
@@ -169,8 +172,8 @@ static inline size_t lw_panel_outputs(const lw_matrix* w, size_t panel) {
     return left < LW_PANEL ? left : LW_PANEL;
 }
 
-// Epilogue shared by all kernels: results[row][32] to the output. None is -0: what underflows to it would depend on whether
-// groups of zeros follow.
+// Epilogue of all kernels: writes results[row][32] to the output. Adding 0 turns -0 into +0, because whether a tiny sum
+// underflows to -0 would depend on whether groups of zeros follow.
 static inline void lw_store_panel(const lw_matrix* w, size_t panel, size_t rows, const float* results, lw_output out) {
     const size_t n = lw_panel_outputs(w, panel);
     for (size_t r = 0; r < rows; ++r) {
@@ -187,8 +190,8 @@ typedef struct lw_kernel {
     const char* symbol;
     lw_matmul_fn run;  // NULL when built for another CPU family
     lw_type weights;
-    uint32_t levels;    // bits of the levels that use it
-    uint32_t min_rows;  // smallest batch it is used for
+    uint32_t levels;    // bit set of the levels that use the kernel
+    uint32_t min_rows;  // smallest number of rows that the kernel is used for
 } lw_kernel;
 
 extern const lw_kernel lw_kernels[];
@@ -196,19 +199,19 @@ extern const uint32_t lw_n_kernels;
 
 extern const lw_layout lw_level_layouts[LW_LEVEL_COUNT];
 
-// In lower case, such as "q4_0"; "unknown" for numbers that are no type.
+// The type's name in lower case, such as "q4_0"; "unknown" for numbers that are no type.
 const char* lw_type_name(lw_type type);
 
-// First row of the table that fits; NULL when the type has no kernel.
+// The first row of the table that fits; NULL when the type has no kernel.
 const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows);
 
-// The multi-row kernel that would be chosen if `kernel`, also a multi-row one, were removed from the table: which of the
-// two is faster depends on the core. NULL if there is none, and for coded types: measuring all of them would take most of
-// a second, and their tiles are those of the other types.
+// The multi-row kernel that would be chosen if `kernel`, also a multi-row one, were removed from the table. Which of
+// the two is faster depends on the core. NULL if there is none. NULL also for coded types: measuring all of them would
+// take most of a second, and they use the other types' tiles.
 const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level);
 
-// Smallest batch a kernel is used for: the table's, or what was chosen since (0 = the table's again). Only for kernels
-// that have a rival, and never below the table's.
+// The smallest number of rows a kernel is used for: the table's, or the number set by lw_kernel_choose (0 = the table's
+// again). Only kernels with a rival have one set, and never below the table's.
 uint32_t lw_kernel_min_rows(const lw_kernel* kernel);
 void lw_kernel_choose(const lw_kernel* kernel, uint32_t min_rows);
 

@@ -21,7 +21,7 @@
 #endif
 
 #if !defined(__AVX512F__)
-// Lane r: the largest of x[r], for r below n; further lanes hold anything.
+// Lane r: the largest of x[r], for r below n; further lanes are undefined.
 LW_INLINE vf vf_largest_each(const vf* x, int n) {
     float largest[16] = {0};
     for (int r = 0; r < n; ++r) largest[r] = vf_largest(x[r]);
@@ -45,9 +45,9 @@ LW_INLINE int32_t vi_sum(vi a) {
     return sum;
 }
 
-// x[i] = exp(x[i]) for -87 <= x[i] <= 88, relative error below 2e-7; anything for others. Cody-Waite reduction and a
-// Taylor-like polynomial of degree 6 on [-ln2/2, ln2/2], all steps fused or exact. Its steps wait for each other: several
-// vectors side by side keep a core busy where a vector is one register.
+// x[i] = exp(x[i]) for -87 <= x[i] <= 88 with a relative error below 2e-7; other inputs give undefined results.
+// Cody-Waite reduction and a Taylor-like polynomial of degree 6 on [-ln2/2, ln2/2], all steps fused or exact. Each step
+// waits for the one before. So several vectors at a time keep a core busy where a vector is one register.
 LW_INLINE void vf_exp_each(vf* x, const int n) {
     static const float terms[] = {8.3333333e-3f, 4.1666667e-2f, 0.16666667f, 0.5f, 1.0f, 1.0f};
     vf shifted[8], p[8];
@@ -66,12 +66,12 @@ LW_INLINE void vf_exp_each(vf* x, const int n) {
 #pragma GCC unroll 8
         for (int i = 0; i < n; ++i) p[i] = vf_fma(p[i], x[i], vf_set1(terms[t]));
     }
-    // Times 2^k, whose k the low bits of `shifted` hold: exact, as every result has a normal exponent.
+    // Times 2^k, where the low bits of `shifted` hold k; exact, as every result has a normal exponent.
 #pragma GCC unroll 8
     for (int i = 0; i < n; ++i) x[i] = vi_as_float(vi_add(vf_bits(p[i]), vi_shl(vf_bits(shifted[i]), 23)));
 }
 
-// exp(x); 0 for x < -87, x is clamped at 88.
+// exp(x); 0 for x < -87; x above 88 counts as 88.
 LW_INLINE vf vf_exp(vf x) {
     vf clamped = vf_min(vf_max(x, vf_set1(-87.0f)), vf_set1(88.0f));
     vf_exp_each(&clamped, 1);

@@ -31,7 +31,7 @@ LW_INLINE vf vf_load_half(const uint16_t* p) {
     const float16x8_t x[] = {vreinterpretq_f16_u16(vld1q_u16(p)), vreinterpretq_f16_u16(vld1q_u16(p + 8))};
     LW_EACH(vf, i % 2 ? vcvt_high_f32_f16(x[i / 2]) : vcvt_f32_f16(vget_low_f16(x[i / 2])));
 }
-// A conversion takes four times the slots of a subtraction, which is exact for these (see LW_MAGIC_BITS).
+// A conversion takes four times the slots of a subtraction, which is exact for these values (see LW_MAGIC_BITS).
 LW_INLINE vf vf_from_bytes(const uint8_t* p, int shift) {
     const uint8x16_t bytes = vshlq_u8(vld1q_u8(p), vdupq_n_s8((int8_t)-shift));
     const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);

@@ -1,4 +1,4 @@
-// Lanes as plain loops: the definition of the others.
+// Lanes as plain loops: they define what the other lanes compute.
 typedef struct vf {
     float v[16];
 } vf;

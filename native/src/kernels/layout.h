@@ -1,4 +1,4 @@
-// Where a weight lies in a packed panel. Normative text: quantizer/FORMAT.md, "Packed layouts".
+// Offsets of weights in a packed panel. Normative text: quantizer/FORMAT.md, "Packed layouts".
 #ifndef LW_KERNELS_LAYOUT_H
 #define LW_KERNELS_LAYOUT_H
 
@@ -7,14 +7,15 @@
 enum {
     LW_Q4_GROUP_BYTES = LW_PANEL * LW_GROUP / 2 + LW_PANEL * 2,  // nibbles, then 32 f16 scales
     LW_Q8_GROUP_BYTES = LW_PANEL * LW_GROUP + LW_PANEL * 2,      // bytes, then 32 f16 scales
-    // Q6_K, one group of 32 inputs: low nibbles, upper bit pairs, int8 scales of the two halves of 16 inputs
+    // Q6_K, one group of 32 inputs: low nibbles, upper bit pairs, int8 scales of the two halves
     LW_Q6_LOW_BYTES = LW_PANEL * LW_GROUP / 2,
     LW_Q6_HIGH_BYTES = LW_PANEL * LW_GROUP / 4,
     LW_Q6_GROUP_BYTES = LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + LW_PANEL * 2,
-    LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // a segment: 4 groups, 32 f16 scales
+    LW_Q6_SUPER_BYTES = LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + LW_PANEL * 2,  // a segment: 4 groups, then 32 f16
+                                                                               // scales
 };
 
-// Byte of (output, k) within `parts` equal parts of a group's chunks that share bytes; part 0 has the low bits.
+// Byte of input k of an output. A group's chunks are in `parts` equal parts that share bytes; part 0 has the low bits.
 static inline size_t lw_packed_byte(lw_layout layout, size_t output, size_t k, size_t parts) {
     const size_t chunk = k / layout.chunk, chunks = LW_GROUP / layout.chunk;
     return ((chunk % (chunks / parts)) * LW_PANEL + output) * layout.chunk + k % layout.chunk;
@@ -24,7 +25,7 @@ static inline size_t lw_packed_part(lw_layout layout, size_t k, size_t parts) {
     return k / layout.chunk / (LW_GROUP / layout.chunk / parts);
 }
 
-// The same of input k (0 .. 31 of its group) of a coded type's first plane.
+// Byte of input k (0 .. 31 of its group) of an output in a coded type's first plane.
 static inline size_t lw_coded_byte(lw_format f, lw_layout layout, size_t output, size_t k) {
     if (f.map == LW_MAP_TRELLIS) return (k / 16 * LW_PANEL + output) * 4 + k % 4;
     return lw_packed_byte(layout, output, k, 8 / f.low);

@@ -1,4 +1,4 @@
-// Loops that do nothing but reach one limit of the machine: reading memory, and multiplying int8.
+// Loops that reach one limit of the machine and do nothing else: reading memory, or multiplying int8.
 #ifndef LW_KERNELS_LIMIT_OPS_H
 #define LW_KERNELS_LIMIT_OPS_H
 

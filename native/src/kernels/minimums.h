@@ -1,9 +1,10 @@
-// What coded types with minimums take off their products, for every level (kernels/lanes.h):
+// The part of a product that minimums of coded types take off, for every level (kernels/lanes.h):
 //     taken = 0;  for each group of 32 (or 16) inputs, ascending:
 //         taken = fma(scale * sum of the activation codes, -minimum, taken)
 //     and acc += taken in the end.
-// A product of 1/32 of the size and a chain of its own: a panel at a time, after the panel's integer part, or, where one
-// row waits for memory, segment by segment beside it.
+// This product is 1/32 of the size of the integer part and has a chain of its own. It is computed a panel at a time
+// after the panel's integer part. Where one row waits for memory it is computed beside the integer part, segment by
+// segment.
 #ifndef LW_KERNELS_MINIMUMS_H
 #define LW_KERNELS_MINIMUMS_H
 
@@ -11,7 +12,7 @@
 #include "kernels/lanes.h"
 
 enum {
-    LW_MINIMUM_SEGMENTS = 16,  // whose minimums are decoded at a time
+    LW_MINIMUM_SEGMENTS = 16,  // segments whose minimums are decoded at a time
     LW_MINIMUM_FLOATS = LW_MINIMUM_SEGMENTS * (LW_SEGMENT / 16) * LW_PANEL,
     LW_MINIMUM_VECTORS = LW_PANEL / 16,
 #if defined(__AVX512F__)
@@ -21,14 +22,14 @@ enum {
 #endif
 };
 
-// What 16 outputs of a panel multiply the minimums of a segment by; 1 for types without.
+// The factor of a segment's minimums for 16 outputs of a panel; 1 for types without a super minimum.
 LW_INLINE vf lw_minimum_scale(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment, int v) {
     if (!lw_has_super_minimum(f)) return vf_set1(1);
     const size_t block = segment / (LW_SUPER_BLOCK_INPUTS / LW_SEGMENT);
     return vf_load_half((const uint16_t*)(panel + p->super_minimums + (block * LW_PANEL + (size_t)v * 16) * 2));
 }
 
-// Minimums of six bits of a segment, a byte each: [4 groups][32]. Two groups' are put together at a time: one by one,
+// Six-bit minimums of a segment, a byte each: [4 groups][32]. Bits of two groups are joined at a time: one by one,
 // decoding 16 of them would take more instructions than subtracting them.
 LW_INLINE void lw_join_six_bits(const lw_coded_panel* p, const uint8_t* panel, size_t segment, uint8_t* bytes) {
     const uint8_t* above = panel + p->segments + segment * p->segment_bytes + p->scales;
@@ -38,7 +39,7 @@ LW_INLINE void lw_join_six_bits(const lw_coded_panel* p, const uint8_t* panel, s
         bytes[LW_SIX_BIT_BYTES + i] = (uint8_t)(nibbles[i] >> 4 | (above[LW_SIX_BIT_BYTES + i] >> 2 & 48));
 }
 
-// Minimums of group g (of 32 or 16 inputs) of a segment; `six`: those of six bits, joined.
+// Minimums of group g (32 or 16 inputs) of a segment, 16 outputs. `six`: the bytes of lw_join_six_bits.
 LW_INLINE vf lw_minimum(const lw_format f, const lw_coded_panel* p, const uint8_t* panel, size_t segment, size_t g,
                         const uint8_t* six, vf scale, int v) {
     const uint8_t* scales = panel + p->segments + segment * p->segment_bytes + p->scales;
@@ -53,15 +54,15 @@ LW_INLINE vf lw_minimum(const lw_format f, const lw_coded_panel* p, const uint8_
     return vf_mul(vf_load_half((const uint16_t*)(scales + shared * 2)), vf_sub(zero, vf_set1(f.offset)));
 }
 
-// Minimums of a type in a segment.
+// Number of minimums of one output in a segment.
 LW_INLINE int lw_minimum_groups(const lw_format f) { return f.group == 16 ? 8 : 4; }
 
-// Sums of the activation codes that belong to them, of the first row and segment.
+// The sums of activation codes that the minimums are multiplied with, from the first row and segment on.
 LW_INLINE const float* lw_minimum_sums(const lw_format f, const lw_activations* x) {
     return x->sums + (lw_minimum_groups(f) == 8 ? LW_SUMS_16 : 0);
 }
 
-// What a panel's minimums take off one row.
+// The sum that a panel's minimums take off one row.
 typedef struct lw_row_minimums {
     lw_coded_panel p;
     const uint8_t* panel;
@@ -77,7 +78,7 @@ LW_INLINE lw_row_minimums lw_open_row_minimums(const lw_format f, const lw_matri
                              .taken = {vf_set1(0), vf_set1(0)}};
 }
 
-// One segment: every minimum is used once, where it is made.
+// Adds one segment: every minimum is used as soon as it is decoded, and once.
 LW_INLINE void lw_take_segment(const lw_format f, lw_row_minimums* m, size_t segment) {
     const lw_coded_panel* p = &m->p;
     const vf scale[] = {lw_minimum_scale(f, p, m->panel, segment, 0), lw_minimum_scale(f, p, m->panel, segment, 1)};
@@ -109,7 +110,8 @@ LW_INLINE void lw_segment_minimums(const lw_format f, const lw_coded_panel* p, c
             vf_store(to + g * LW_PANEL + v * 16, lw_minimum(f, p, panel, segment, (size_t)g, six, scale[v], v));
 }
 
-// `rows` rows of some segments. The chain goes on from `from` (NULL: begins) and goes to `to`, or into the results.
+// `rows` rows of some segments. The chain continues from `from` (NULL: starts at 0) and is stored to `to`, or, if `to`
+// is NULL, added to the results.
 LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t sum_stride, size_t segments,
                                const int groups, const int rows, const float* from, float* to, float* results) {
     vf acc[LW_MINIMUM_ROWS][LW_MINIMUM_VECTORS];
@@ -135,8 +137,8 @@ LW_INLINE void lw_minimum_tile(const float* minimums, const float* sums, size_t 
             for (int v = 0; v < LW_MINIMUM_VECTORS; ++v) vf_store(to + r * LW_PANEL + v * 16, acc[r][v]);
 }
 
-// results[rows][32] of a panel's integer part become its product. `scratch`: [LW_MINIMUM_FLOATS]; `taken`: [rows][32], the
-// chains of rows between parts of a long panel.
+// Turns results[rows][32], the integer part of a panel, into its product. `scratch`: [LW_MINIMUM_FLOATS]. `taken`:
+// [rows][32], the rows' chains between the parts of a long panel.
 LW_INLINE void lw_subtract_minimums(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
                                     float* results, float* scratch, float* taken) {
     if (x->rows == 1) {

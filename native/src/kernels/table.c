@@ -27,7 +27,8 @@ enum {
     FLOAT_ON_NEON = NEON | DOTPROD | I8MM | SVE,
 };
 
-// KERNEL rows exist everywhere; X86_KERNEL and ARM_KERNEL rows are listed everywhere and have code on their own CPUs.
+// KERNEL rows have code on every CPU. X86_KERNEL and ARM_KERNEL rows are listed everywhere but have code only on their
+// CPU.
 #define KERNEL(symbol, type, levels, min_rows) \
     extern void symbol(const lw_matrix*, const lw_activations*, size_t, lw_output, void*);
 #define X86_KERNEL KERNEL
@@ -58,11 +59,11 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
     [LW_LEVEL_NEON] = {.chunk = 2, .row_block = 1},
     [LW_LEVEL_DOTPROD] = {.chunk = 4, .q4_toggled = true, .row_block = 1},
     [LW_LEVEL_I8MM] = {.chunk = 8, .q4_toggled = true, .row_block = 2},
-    [LW_LEVEL_SVE] = {.chunk = 8, .q4_toggled = true, .row_block = 2},  // that of I8MM, whose kernels it shares
+    [LW_LEVEL_SVE] = {.chunk = 8, .q4_toggled = true, .row_block = 2},  // the layout of I8MM, whose kernels SVE shares
 };
 
-// Smallest batches chosen instead of the table's; 0 where nothing was. Every choice gives the same bits, so threads may
-// see one at any moment.
+// Smallest numbers of rows chosen instead of the table's; 0 = not chosen. Every choice gives the same bits, so threads
+// may see a change at any moment.
 static _Atomic uint32_t chosen[sizeof lw_kernels / sizeof lw_kernels[0]];
 
 uint32_t lw_kernel_min_rows(const lw_kernel* kernel) {

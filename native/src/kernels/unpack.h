@@ -1,4 +1,4 @@
-// Reads single weights back out of packed panels: slow, obvious, and right for every layout.
+// Reads single weights from packed panels: slow, simple, and correct for every layout.
 #ifndef LW_KERNELS_UNPACK_H
 #define LW_KERNELS_UNPACK_H
 
@@ -36,7 +36,7 @@ static inline void lw_unpack_q8(const lw_matrix* w, const uint8_t* panel, size_t
     out->scale = lw_load_half(base + LW_PANEL * LW_GROUP + 2 * output);
 }
 
-// `group` counts groups of 16 inputs here.
+// `group` counts groups of 16 inputs.
 static inline void lw_unpack_q6(const lw_matrix* w, const uint8_t* panel, size_t output, size_t group, lw_group* out) {
     const uint8_t* super = panel + group / (LW_SEGMENT / 16) * LW_Q6_SUPER_BYTES;
     const uint8_t* base = super + group % (LW_SEGMENT / 16) / 2 * LW_Q6_GROUP_BYTES;
@@ -51,7 +51,7 @@ static inline void lw_unpack_q6(const lw_matrix* w, const uint8_t* panel, size_t
     out->scale = lw_load_half(super + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output) * (float)scale;  // exact
 }
 
-// A panel of a coded type. Inputs are counted over the whole row.
+// A panel of a coded type. Inputs are indices within the whole row.
 typedef struct lw_coded_view {
     lw_format f;
     lw_coded_panel p;
@@ -77,7 +77,7 @@ static inline int lw_unpack_bits(const lw_coded_view* v, size_t output, size_t k
     return low | (byte >> lw_high_bit(f, v->w->layout, in_segment) & ((1 << f.high) - 1)) << f.low;
 }
 
-// A part of sixteen times the float whose sign and exponent are the low four bits, and whose mantissa is above them.
+// One part of 16 times the float with sign and exponent in the lower four bits of `code` and the mantissa above.
 static inline int lw_map_float(lw_format f, int code) {
     const int exponent = code & 7, mantissa = code >> 4;
     const int low = exponent == 2 ? 2 * mantissa : exponent < 2 ? mantissa : 0;
@@ -86,7 +86,8 @@ static inline int lw_map_float(lw_format f, int code) {
     return code & 8 ? -size : size;
 }
 
-// What a code means: `before` is the code before it in the chain, `selector` that of the 32 inputs.
+// The level that a code stands for. `before`: the previous code of the chain; `selector`: the selector of the 32
+// inputs.
 static inline int lw_map_code(lw_format f, const int8_t* table, int code, int before, int selector) {
     if (f.map == LW_MAP_OFFSET) return code - f.offset;
     if (f.map == LW_MAP_FLOAT) return lw_map_float(f, code);
@@ -110,14 +111,14 @@ static inline float lw_unpack_super(const uint8_t* supers, size_t output, size_t
 }
 
 static inline float lw_e8m0_to_float(uint8_t byte) {
-    if (byte == 255) return 0;  // of panels
+    if (byte == 255) return 0;  // padding in panels
     const uint32_t bits = byte < 2 ? 0x00200000u << byte : (uint32_t)(byte - 1) << 23;
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-// Where the scale of input k is.
+// Address of the scale of input k.
 static inline const uint8_t* lw_scale_place(const lw_coded_view* v, size_t output, size_t k) {
     const uint8_t* scales = v->panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
     return scales + (k % LW_SEGMENT / v->f.group * LW_PANEL + output) * lw_scale_bytes(v->f);
@@ -137,7 +138,7 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
     return super * (float)(f.scale == LW_SCALE_I8 ? (int8_t)*at : *at & lw_scale_mask(f));  // exact
 }
 
-// What is subtracted from scale * code around input k; exact.
+// The minimum that is subtracted from scale * code for input k; exact.
 static inline float lw_unpack_minimum(const lw_coded_view* v, size_t output, size_t k) {
     const lw_format f = v->f;
     const uint8_t* panel = v->panel;
@@ -160,7 +161,7 @@ static inline float lw_unpack_minimum(const lw_coded_view* v, size_t output, siz
     }
 }
 
-// Step `step`, of lw_step_inputs(f) inputs.
+// Reads step `step`, of lw_step_inputs(f) inputs.
 static inline void lw_unpack_step(const lw_coded_view* v, size_t output, size_t step, lw_group* out) {
     const size_t inputs = lw_step_inputs(v->f);
     for (size_t i = 0; i < inputs; ++i) out->codes[i] = (int16_t)lw_unpack_code(v, output, step * inputs + i);

@@ -23,7 +23,8 @@ lw_state_layout lw_lay_out_state(const lw_state_config* c, uint32_t hidden, uint
     return p;
 }
 
-// Some channels of a convolution. Those of q and k are a head each, and made to have this length; 0: of v, or of no head.
+// Some channels of a convolution. A head of q or of k has its own channels and is scaled to `length`; 0: channels of v,
+// or of no head.
 typedef struct channels {
     size_t first, n;
     float length;

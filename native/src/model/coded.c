@@ -64,7 +64,7 @@ void lw_open_zero_row(lw_format f, size_t cols, uint8_t* open) {
     if (f.scale == LW_SCALE_E8M0) memset(open + cols, 255, cols / LW_GROUP);
 }
 
-// Scales are so much smaller than LW_SCALE_LIMIT that it holds for products with int8, too.
+// f16 and row scales stay below this, so that their products with int8 stay below LW_SCALE_LIMIT.
 static const float scale_limit = 0x1p96f;
 enum { E8M0_LIMIT = 224 };  // 2^96
 
@@ -90,14 +90,14 @@ bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open) {
     return lw_halves_are_finite(parts + s.supers, s.bytes - s.supers, 2, LW_HALF_EXPONENT);
 }
 
-// One input chunk of an output: `chunk` bytes, as an integer.
+// One input chunk of an output: `chunk` bytes as an integer.
 ALWAYS_INLINE uint64_t load_chunk(const uint8_t* from, size_t chunk) {
     uint64_t value = 0;
     memcpy(&value, from, chunk);
     return value;
 }
 
-// The 128 codes of one output and segment, into a panel where what is not there yet is zero, or out of it.
+// Moves the 128 codes of one output and segment into a panel that is zero there (`put`), or out of it.
 ALWAYS_INLINE void move_segment(lw_format f, lw_layout layout, uint8_t* segment, size_t output, uint8_t* codes,
                                 const size_t chunk, const bool put) {
     const size_t parts = 8 / f.low, places = LW_GROUP / chunk / parts, group_bytes = LW_GROUP * LW_PANEL / parts;
@@ -128,7 +128,7 @@ ALWAYS_INLINE void move_segment(lw_format f, lw_layout layout, uint8_t* segment,
     }
 }
 
-// The chunk and the bits as constants: divisions by them become shifts.
+// Calls with the chunk and the bits as constants, so that divisions by them become shifts.
 #define WITH_CONSTANTS(call)            \
     do {                                \
         lw_format k = f;                \
@@ -162,7 +162,7 @@ static void take_codes(lw_format f, lw_layout layout, const uint8_t* segment, si
     move_codes(f, layout, (uint8_t*)segment, output, codes, false);
 }
 
-// `n` values of `bytes` each, which lie [n][LW_PANEL] in a panel.
+// Moves `n` values of `bytes` bytes each, which a panel holds as [n][LW_PANEL].
 ALWAYS_INLINE void move_column(uint8_t* panel, size_t output, uint8_t* values, size_t n, size_t bytes, const bool put) {
     for (size_t i = 0; i < n; ++i) {
         uint8_t* at = panel + (i * LW_PANEL + output) * bytes;
@@ -170,8 +170,8 @@ ALWAYS_INLINE void move_column(uint8_t* panel, size_t output, uint8_t* values, s
     }
 }
 
-// Six-bit minimums: the low four bits are nibbles (lw_six_bit_at), the upper two lie above the group's scale. Scales
-// have been moved.
+// Moves six-bit minimums: the low four bits are nibbles (lw_six_bit_at), the upper two bits lie above the group's
+// scale. Call after the scales have been moved.
 ALWAYS_INLINE void move_six_bits(const lw_coded_panel* p, uint8_t* panel, size_t output, uint8_t* scales,
                                  uint8_t* minimums, size_t n, const bool put) {
     for (size_t g = 0; g < n; ++g) {
@@ -189,7 +189,7 @@ ALWAYS_INLINE void move_six_bits(const lw_coded_panel* p, uint8_t* panel, size_t
     }
 }
 
-// All but the codes, one way or the other.
+// Moves all parts of a row but the codes, into the panel (`put`) or out of it.
 ALWAYS_INLINE void move_parts(const lw_matrix* w, lw_format f, uint8_t* panel, size_t output, uint8_t* open,
                               const bool put) {
     const size_t cols = w->cols, scale_bytes = lw_scale_bytes(f), per_segment = LW_SEGMENT / f.group;
@@ -257,7 +257,7 @@ void lw_decode_output(const lw_matrix* w, lw_format f, const uint8_t* panel, siz
     }
 }
 
-// Scales and codes of an open row, multiplied as products multiply them.
+// The weights of an open row: level times scale, as products multiply them.
 static void weigh_row(lw_type type, lw_format f, size_t cols, const uint8_t* open, float* weights) {
     const lw_stored_row s = lw_stored_row_of(f, cols);
     const uint8_t* parts = open + cols - s.scales;
@@ -275,11 +275,11 @@ lw_status lw_file_weights(const lw_tensor* tensor, float* weights, uint64_t n) {
         return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: tensor, its data and weights must not be NULL");
     lw_format f;
     if (!lw_is_of_files(tensor->type) || !lw_find_format(lw_held_type(tensor->type), &f))
-        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: type %s, must be one of files only",
+        return lw_fail(LW_ERR_ARGUMENT, "lw_file_weights: type %s, must be one that only files have, such as IQ2_S",
                        lw_type_name(tensor->type));
     const uint64_t row_bytes = lw_grid_row_bytes(tensor->type, tensor->cols);
     if (row_bytes == 0 || tensor->n_bytes != row_bytes * tensor->rows || n != (uint64_t)tensor->rows * tensor->cols)
-        return lw_fail(LW_ERR_FORMAT, "lw_file_weights: %llu bytes and %llu weights for shape (%u, %u) of %s",
+        return lw_fail(LW_ERR_FORMAT, "lw_file_weights: %llu bytes and %llu weights do not fit shape (%u, %u) of %s",
                        (unsigned long long)tensor->n_bytes, (unsigned long long)n, tensor->rows, tensor->cols,
                        lw_type_name(tensor->type));
     uint8_t* open = malloc(lw_open_row_bytes(f, tensor->cols));

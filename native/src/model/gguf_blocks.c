@@ -35,7 +35,7 @@ size_t lw_gguf_block_inputs(lw_type type) {
     return f.super == LW_SUPER_BLOCK ? LW_SUPER_BLOCK_INPUTS : LW_GROUP;
 }
 
-// Where the parts of one block go in an open row.
+// Addresses in an open row for the parts of one block.
 typedef struct open_block {
     uint8_t *codes, *scales, *minimums, *supers, *super_minimums;
 } open_block;
@@ -46,7 +46,7 @@ static uint32_t load32(const uint8_t* p) {
     return value;
 }
 
-// 16 bytes: input j in the low nibble of byte j, input j + 16 in the high one.
+// 16 bytes: input j is in the low nibble of byte j, input j + 16 in the high nibble.
 static void open_nibbles(const uint8_t* bytes, uint8_t* codes) {
     for (size_t j = 0; j < 16; ++j) {
         codes[j] = bytes[j] & 15;
@@ -59,7 +59,7 @@ static void open_fifth_bits(const uint8_t* bytes, uint8_t* codes) {
     for (size_t j = 0; j < 32; ++j) codes[j] |= (uint8_t)((bits >> j & 1) << 4);
 }
 
-// The file adds m, the format subtracts a minimum.
+// A GGUF block adds m; our format subtracts a minimum, so the sign bit flips.
 static void open_minimum(const uint8_t* half, uint8_t* to) {
     to[0] = half[0];
     to[1] = half[1] ^ 0x80;
@@ -82,13 +82,13 @@ static void open_32(lw_type type, const uint8_t* block, const open_block* to) {
     if (five) open_fifth_bits(block, to->codes);
 }
 
-// Half h of a block of 2-bit codes: byte l has inputs l, l + 32, l + 64 and l + 96.
+// 256 codes of 2 bits: in each half of 128, byte l has inputs l, l + 32, l + 64 and l + 96.
 static void open_pairs(const uint8_t* qs, uint8_t* codes) {
     for (size_t k = 0; k < 256; ++k) codes[k] = qs[k / 128 * 32 + k % 32] >> (k % 128 / 32 * 2) & 3;
 }
 
 static void open_q2_k(const uint8_t* block, const open_block* to) {
-    memcpy(to->scales, block, 16);  // scale in the low nibble, minimum in the high one, as here
+    memcpy(to->scales, block, 16);  // scale in the low nibble, minimum in the high nibble, as in an open row
     open_pairs(block + 16, to->codes);
     memcpy(to->supers, block + 80, 2);
     memcpy(to->super_minimums, block + 82, 2);
@@ -105,7 +105,7 @@ static void open_q3_k(const uint8_t* block, const open_block* to) {
     memcpy(to->supers, block + 108, 2);
 }
 
-// Eight pairs of 6 bits in 12 bytes.
+// Unpacks eight pairs of 6 bits from 12 bytes.
 static void open_six_bits(const uint8_t* q, uint8_t* scales, uint8_t* minimums) {
     for (size_t j = 0; j < 4; ++j) {
         scales[j] = q[j] & 63;
@@ -115,7 +115,7 @@ static void open_six_bits(const uint8_t* q, uint8_t* scales, uint8_t* minimums) 
     }
 }
 
-// Q4_K and Q5_K: 32 bytes have 64 inputs, the first 32 in their low nibbles.
+// Q4_K and Q5_K: each 32 bytes have 64 inputs, the first 32 in the low nibbles.
 static void open_q45_k(lw_type type, const uint8_t* block, const open_block* to) {
     memcpy(to->supers, block, 2);
     memcpy(to->super_minimums, block + 2, 2);

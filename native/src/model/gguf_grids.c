@@ -58,8 +58,8 @@ uint64_t lw_grid_row_bytes(lw_type type, uint32_t cols) {
     return cols % BLOCK ? 0 : (uint64_t)cols / BLOCK * block_bytes(type);
 }
 
-// Codes: of IQ2 magnitude and sign << 2, of IQ3 magnitude and sign << 3, of IQ1 the weight plus 1 and 4 where its delta is
-// below zero.
+// Tables of codes. IQ2: magnitude, and sign << 2. IQ3: magnitude, and sign << 3. IQ1: weight + 1, and 4 if the delta is
+// negative.
 const int8_t* lw_grid_table(lw_type type) {
     static const int8_t iq1[LW_TABLE_ENTRIES] = {-7, 1, 9, 0, -9, -1, 7, 0};
     static const int8_t iq2[LW_TABLE_ENTRIES] = {8, 25, 43, 0, -8, -25, -43, 0};
@@ -80,7 +80,7 @@ const int8_t* lw_grid_table(lw_type type) {
     }
 }
 
-// Where the parts of one block go in an open row.
+// Addresses in an open row for the parts of one block.
 typedef struct open_block {
     uint8_t *codes, *scales, *super, *super_minimum;
 } open_block;
@@ -89,20 +89,20 @@ static unsigned load16(const uint8_t* p) { return p[0] | (unsigned)p[1] << 8; }
 
 static uint32_t load32(const uint8_t* p) { return load16(p) | (uint32_t)load16(p + 2) << 16; }
 
-// Bits 2 s + 1, of a scale s.
+// The byte 2 s + 1 of scale bits s.
 static uint8_t odd(unsigned s) { return (uint8_t)(2 * s + 1); }
 
-// Eight weights of two bits and a sign each.
+// Eight codes, each two bits of a grid point and a sign.
 static void open_eight(unsigned point, unsigned signs, uint8_t* codes) {
     for (size_t i = 0; i < 8; ++i) codes[i] = (uint8_t)((point >> 2 * i & 3) | (signs >> i & 1) << 2);
 }
 
-// Four weights of three bits and a sign each.
+// Four codes, each three bits of a grid point and a sign.
 static void open_four(unsigned point, unsigned signs, uint8_t* codes) {
     for (size_t i = 0; i < 4; ++i) codes[i] = (uint8_t)((point >> 3 * i & 7) | (signs >> i & 1) << 3);
 }
 
-// Seven signs, and the eighth, which makes the number of negative ones even.
+// Seven sign bits and an eighth, which makes the number of negative weights even.
 static unsigned eight_signs(unsigned seven) { return seven | (unsigned)(__builtin_popcount(seven) & 1) << 7; }
 
 static void open_iq2_xxs(const uint8_t* block, open_block to) {
@@ -158,7 +158,7 @@ static void open_iq3_s(const uint8_t* block, open_block to) {
     for (size_t g = 0; g < 8; ++g) to.scales[g] = odd(scales[g / 2] >> g % 2 * 4 & 15);
 }
 
-// Eight weights of -1, 0 and 1, all plus or all minus an eighth.
+// Eight weights of -1, 0 or 1, all plus 1/8 or all minus 1/8.
 static void open_ternary_eight(unsigned point, unsigned is_below, uint8_t* codes) {
     for (size_t i = 0; i < 8; ++i) codes[i] = (uint8_t)((point >> 2 * i & 3) | is_below << 2);
 }
@@ -186,14 +186,14 @@ static void open_iq1_m(const uint8_t* block, open_block to) {
     for (size_t j = 0; j < 16; ++j) to.scales[j] = odd(load16(scales + j / 4 * 2) >> j % 4 * 3 & 7);
 }
 
-// Ternary weights are codes of Q2_K whose scale and minimum are both 1.
+// Ternary weights are codes of Q2_K whose scale and minimum are 1.
 static void finish_ternary(const uint8_t* half, open_block to) {
     memset(to.scales, 0x11, BLOCK / 16);
     memcpy(to.super, half, 2);
     memcpy(to.super_minimum, half, 2);
 }
 
-// Digit n of a byte that is a fraction of 256 in base three, rounded up.
+// Digit n of a byte that holds a fraction in base three, times 256 and rounded up.
 static uint8_t ternary_digit(uint8_t byte, size_t n) {
     static const uint8_t powers[] = {1, 3, 9, 27, 81};
     return (uint8_t)((uint8_t)(byte * powers[n]) * 3u >> 8);

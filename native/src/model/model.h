@@ -9,87 +9,88 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-// Matrices whose rows are 0 were not loaded. Their bytes lie in the model's arena, or in a file that the caller keeps
-// mapped.
+// A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
     lw_layer_config config;
     lw_matrix q, k, v, attn_gate, attn_output;
-    lw_matrix latent_query, latent_down, latent_keys, latent_values;  // the last two stacked
+    lw_matrix latent_query, latent_down, latent_keys, latent_values;  // latent_keys and latent_values hold all heads,
+                                                                      // stacked
     lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
     lw_matrix per_layer_gate, per_layer_out;
     lw_matrix mtp_projection;
-    lw_matrix gate, up, down;  // of the FFN; in a layer of experts, of the shared one
+    lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
     lw_matrix router;
-    lw_matrix experts_gate, experts_up, experts_down;        // stacked
-    float *attn_norm, *ffn_norm;                             // [hidden_size], NULL without what comes after it
-    float *attn_result_norm, *ffn_result_norm;               // [hidden_size], NULL without
-    float* per_layer_result_norm;                            // likewise
-    float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;  // likewise
-    // NULL without:
+    lw_matrix experts_gate, experts_up, experts_down;        // all experts, stacked
+    float *attn_norm, *ffn_norm;                             // [hidden_size]; NULL if nothing follows the norm
+    float *attn_result_norm, *ffn_result_norm;               // [hidden_size], or NULL
+    float* per_layer_result_norm;                            // [hidden_size], or NULL
+    float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;  // [hidden_size], or NULL
+    // NULL if the layer does not have the tensor:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
-    float *gate_bias, *up_bias, *down_bias;              // [outputs], in a layer of experts [n_experts][outputs]
+    float *gate_bias, *up_bias, *down_bias;              // [outputs]; with experts [n_experts][outputs]
     float *router_bias, *choice_bias;                    // [n_experts]
     float* shared_router;                                // [hidden_size]
-    // Of experts with own_norms: [hidden_size], and of each expert a number.
+    // Experts with own_norms: [hidden_size] each, but router_scales [n_experts].
     float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
     float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
     float* sinks;                                       // [n_heads]
     float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
     float* state_conv;                                  // [channels][taps]
-    float *state_conv_bias, *state_norm;                // [channels], see LW_STATE_NORM
+    float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM
     float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
-    // [inputs] which value is input j of the matrices after it, or NULL: as they come
+    // [inputs] input j of the matrices after it is value order[j]; NULL = in order
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
 
-// One of the dense heads of a pooled model.
+// A dense head of a pooled model.
 typedef struct lw_dense {
     lw_dense_config config;
     lw_matrix matrix;
-    float *bias, *norm, *norm_bias;  // [outputs], NULL without
+    float *bias, *norm, *norm_bias;  // [outputs], or NULL
 } lw_dense;
 
 enum { LW_MAX_ROPES = 8 };
 
-typedef struct lw_angles {  // one of the model's lw_rope
+typedef struct lw_angles {  // one lw_rope of the model
     uint32_t rotated;
     float scale;
     float* frequencies;  // [rotated / 2], radians per position
 } lw_angles;
 
-enum { LW_TYPE_LIMIT = 296 };  // numbers of types are below
+enum { LW_TYPE_LIMIT = 296 };  // all type numbers are below this
 
 struct lw_model {
-    lw_model_config config;  // its arrays are not kept: see ropes, and the config of each layer
+    lw_model_config config;  // without its arrays: see ropes, and each layer's config
     lw_level level;
     const lw_lane_ops* ops;
-    lw_arena arena;  // of packed weights
+    lw_arena arena;  // memory of packed weights
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
-    uint32_t first_attention;  // the first layer that has attention
-    // The last layer that has attention or a state: only rows with logits go on behind it. UINT32_MAX with a prediction
-    // head, which reads all.
+    uint32_t first_attention;  // index of the first layer with attention
+    // Index of the last layer with attention or a state: after it only rows with logits are computed. UINT32_MAX with a
+    // prediction head, which reads all rows.
     uint32_t last_mixer;
     lw_matrix embedding, output;
-    lw_matrix position_embedding, token_type_embedding;   // rows 0: without
-    lw_matrix per_layer_embedding, per_layer_projection;  // likewise
+    lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
+    lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
     float *output_norm, *output_norm_bias, *output_bias;
     float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi
-    float* ones;                // [head_dim of the layer with the largest heads] weights of norms that have none
-    bool holds[LW_TYPE_LIMIT];  // types of its matrices
-    bool has_minimums;          // some of them subtract minimums: activations need their sums
+    float* ones;                // [largest head_dim of a layer] weights for norms without weights
+    bool holds[LW_TYPE_LIMIT];  // types of the model's matrices
+    bool has_minimums;          // a type subtracts minimums, so activations need their sums
     bool finished;
-    lw_nodes nodes;         // that KV caches lie on
-    uint32_t* other_nodes;  // [n_copies] of the copies
-    lw_model* copies;       // [n_copies] this model with matrices of its own, the embedding only where it makes logits
-    uint32_t n_copies;      // besides the model itself
+    lw_nodes nodes;         // nodes that KV caches are placed on
+    uint32_t* other_nodes;  // [n_copies] node of each copy
+    lw_model* copies;       // [n_copies] this model with its own matrices; a copy of the embedding only if it is the
+                            // head
+    uint32_t n_copies;      // number of copies besides the model itself
 };
 
-// The matrices of a layer, in the order a step reads them; of those that it does not have, rows is 0.
+// The matrices of a layer, in the order in which a step reads them. A matrix that the layer lacks has 0 rows.
 enum { LW_LAYER_MATRICES = 24, LW_FIRST_OF_EXPERTS = 21 };
 static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
     lw_matrix* const all[LW_LAYER_MATRICES] = {&l->latent_query,
@@ -122,28 +123,28 @@ static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
 static inline bool lw_has_state(const lw_layer* layer) { return layer->config.state.kind != LW_NO_STATE; }
 
-// Values of a head that the output projection reads.
+// Number of values of a head that the output projection reads.
 static inline uint32_t lw_output_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->value_dim : c->head_dim;
 }
 
-// The prediction head, which is the last layer; NULL without.
+// The prediction head, which is the last layer; NULL if there is none.
 static inline const lw_layer* lw_model_mtp(const lw_model* model) {
     const lw_layer* last = &model->layers[model->config.n_layers - 1];
     return last->config.mtp ? last : NULL;
 }
 
-// Of the first layer that has attention.
+// The attention of the first layer that has attention.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
     return &model->layers[model->first_attention].config.attention;
 }
 
-// What products of queries and keys are multiplied by.
+// The factor of products of queries and keys.
 static inline float lw_score_scale(const lw_attention_config* c) {
     return c->score_scale != 0 ? c->score_scale : 1.0f / sqrtf((float)c->head_dim);
 }
 
-// What a layer with a state convolves, and the values that its output projection reads.
+// Number of channels that a layer with a state convolves, and of values that its output projection reads.
 static inline uint32_t lw_state_channels(const lw_state_config* c, uint32_t hidden) {
     return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim + 2 * c->n_key_heads * c->key_dim;
 }
@@ -151,7 +152,7 @@ static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden)
     return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim;
 }
 
-// Tokens that a query sees in the layer where it sees most; 0 = all.
+// The largest number of tokens that a query sees in a layer; 0 = all.
 static inline uint32_t lw_model_window(const lw_model* model) {
     uint32_t widest = 0;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
@@ -168,7 +169,7 @@ static inline const lw_matrix* lw_model_head(const lw_model* model) {
     return model->config.tied_embeddings ? &model->embedding : &model->output;
 }
 
-// The copy that threads of node number `i` read, an index of lw_model_place's nodes.
+// The copy that threads on node number `i` read; `i` is an index into lw_model_place's nodes.
 static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
     return i == 0 ? model : &model->copies[i - 1];
 }
@@ -176,30 +177,31 @@ static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
 lw_status lw_replicate(lw_model* model);
 void lw_free_copies(lw_model* model);
 
-// Outputs of the model's dense heads before number `index`: the inputs of that one, or of all of them the results.
+// Number of inputs of dense head `index`. For the number of heads: the size of a result.
 static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
     return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
 }
 
-// A tensor of a model: its destination and the shape that it must have.
+// The slot of a tensor: its destination and the shape that the tensor must have.
 typedef struct lw_slot {
     const char* name;
-    lw_matrix* matrix;  // or
+    lw_matrix* matrix;  // NULL if the tensor is a vector
     float** vector;
-    uint32_t rows, cols;  // the shape it must have; vectors have one row
+    uint32_t rows, cols;  // vectors have one row
     bool wanted;          // this model has such a tensor
 } lw_slot;
 
-// Packs `tensor` into `out` as `target` for `level`, with the threads of `pool` and memory of `arena`. Errors name `name`.
+// Packs `tensor` into `out` as `target` for `level`, with the threads of `pool` and memory from `arena`. Errors name
+// `name`.
 lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,
                          lw_type target, lw_matrix* out);
-// A float vector as f32, rows of RoPE heads put in half-split order.
+// Copies a float vector as f32; rows of RoPE heads are put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
 
-// A matrix without data, its panels in `layout`.
+// A matrix without data, with panels in `layout`.
 lw_matrix lw_matrix_of(lw_type type, lw_layout layout, uint32_t rows, uint32_t cols);
 
-// Tensors of packed files (packed.c), of the shape that their slot wants.
+// Take tensors of packed files (packed.c) whose shape is the slot's.
 lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_packed_tensor* tensor, lw_load how,
                                 lw_matrix* out);
 lw_status lw_take_packed_vector(const char* name, const lw_packed_tensor* tensor, float** out);
@@ -207,17 +209,17 @@ void lw_describe_packed(const lw_slot* slot, lw_packed_tensor* out);
 
 // One row of the embedding as floats, out[cols].
 void lw_unpack_row(const lw_matrix* w, size_t row, float* out);
-// A panel as floats, as lw_decode_panel_fn has it.
+// A panel as floats (see lw_decode_panel_fn).
 void lw_decode_panel(const lw_matrix* w, size_t panel, float* out, float* row);
 
-// Source row that becomes row `row` when interleaved RoPE heads are put into half-split order.
+// The source row that becomes row `row` when interleaved RoPE heads are put into half-split order.
 static inline uint32_t lw_rope_source_row(uint32_t row, uint32_t rows, uint32_t heads) {
     if (heads == 0) return row;
     const uint32_t dim = rows / heads, half = dim / 2, i = row % dim;
     return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-// Compares every kernel of the model's level for the types held with scalar on random data.
+// Compares every kernel of the model's level for the types in `holds` with the scalar kernel, on random data.
 lw_status lw_selftest(const lw_model* model, lw_pool* pool, const bool holds[LW_TYPE_LIMIT]);
 
 #endif

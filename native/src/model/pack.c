@@ -1,4 +1,4 @@
-// From file rows to packed panels (quantizer/FORMAT.md, "Packed layouts").
+// Rows of files to packed panels (quantizer/FORMAT.md, "Packed layouts").
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static float load_float(lw_type type, const uint8_t* row, size_t i) {
     return type == LW_F16 ? lw_half_to_float(bits) : lw_bfloat_to_float(bits);
 }
 
-// Value i of a row of floats, or of Q8_0.
+// Value i of a row of floats or of Q8_0.
 static float load_value(lw_type type, const uint8_t* row, size_t i) {
     if (type != LW_Q8_0) return load_float(type, row, i);
     const uint8_t* block = row + i / LW_GROUP * LW_Q8_BLOCK_BYTES;
@@ -66,10 +66,10 @@ typedef struct pack_job {
     uint8_t* data;
     const lw_pool* pool;
     lw_panel_work work;
-    atomic_uint bad_row;  // 1 + a row with a value that cannot be held, 0 = none
+    atomic_uint bad_row;  // 1 + index of a row with a value that the type cannot hold, 0 = none
 } pack_job;
 
-// A row of floats or of Q8_0 as blocks of the target type; false when a block cannot hold its values.
+// Quantizes a row of floats or of Q8_0 to blocks of the target type; false when a block cannot hold its values.
 static bool quantize_row(const lw_tensor* t, lw_type target, const uint8_t* row, uint8_t* blocks) {
     for (size_t first = 0; first < t->cols; first += LW_GROUP) {
         float x[LW_GROUP];
@@ -101,7 +101,7 @@ static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
     }
 }
 
-// The row of the source that becomes output `index`, in the target's type: the source's own bytes, or `blocks`.
+// The source row for output `index`, in the target's type: the source's own bytes, or `blocks`.
 static const uint8_t* prepare_row(pack_job* job, uint32_t index, uint8_t* blocks) {
     const lw_tensor* t = job->tensor;
     const uint32_t source = lw_rope_source_row(index, t->rows, t->rope_heads);
@@ -115,7 +115,7 @@ static const uint8_t* prepare_row(pack_job* job, uint32_t index, uint8_t* blocks
     return ok ? row : NULL;
 }
 
-// An output past the last row: zero, which for Q4_0 is code 8 with scale 0.
+// Fills the row of an output past the last row with zeros, which in Q4_0 are code 8 with scale 0.
 static void fill_zero_row(const lw_matrix* w, uint8_t* blocks) {
     memset(blocks, w->type == LW_Q4_0 ? 0x88 : 0, lw_row_bytes(w->type, w->cols));
     for (size_t g = 0; w->type == LW_Q4_0 && g < w->groups; ++g) memset(blocks + g * LW_Q4_BLOCK_BYTES, 0, 2);
@@ -137,7 +137,7 @@ static bool pack_panel(pack_job* job, size_t panel, uint8_t* blocks) {
     return true;
 }
 
-// The same for coded types; `open` has room for one open row.
+// The same for coded types; `open` has room for an open row.
 static bool pack_coded_panel(pack_job* job, lw_format f, size_t index, uint8_t* open) {
     const lw_matrix* w = job->out;
     const lw_tensor* t = job->tensor;
@@ -164,7 +164,7 @@ static void pack_worker(void* context, unsigned thread) {
     pack_job* job = context;
     lw_format f;
     const bool coded = lw_find_format(job->out->type, &f);
-    const uint64_t row_bytes = lw_row_bytes(job->out->type, job->out->cols);  // not 0: check_tensor saw to that
+    const uint64_t row_bytes = lw_row_bytes(job->out->type, job->out->cols);  // not 0, as check_tensor has checked
     const size_t room = coded ? lw_open_row_bytes(f, job->out->cols) : LW_PANEL * row_bytes;
     uint8_t* rows = row_bytes > 0 ? malloc(room) : NULL;
     if (rows == NULL) {
@@ -177,7 +177,7 @@ static void pack_worker(void* context, unsigned thread) {
     free(rows);
 }
 
-// The 16 entries of a type that has a table of its own or a fixed one.
+// Finds the 16 table entries of a type with its own or a fixed table.
 static lw_status find_table(const char* name, const lw_tensor* t, lw_type target, int8_t table[LW_TABLE_ENTRIES]) {
     lw_format f;
     memset(table, 0, LW_TABLE_ENTRIES);
@@ -205,8 +205,8 @@ static lw_status check_tensor(const char* name, const lw_tensor* t, lw_type targ
                        lw_type_name(lw_held_type(t->type)), lw_type_name(target));
     if (target != t->type && !can_become(t->type, target))
         return lw_fail(LW_ERR_ARGUMENT,
-                       "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 Q4_0", name,
-                       lw_type_name(t->type), lw_type_name(target));
+                       "%s: cannot turn %s into %s; only F32, F16 and BF16 become Q4_0 or Q8_0, and Q8_0 becomes Q4_0",
+                       name, lw_type_name(t->type), lw_type_name(target));
     if (lw_row_bytes(target, t->cols) == 0)
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as %s, which needs a multiple of %d",
                        name, t->cols, lw_type_name(target), LW_GROUP);
@@ -270,7 +270,7 @@ lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out)
     return LW_OK;
 }
 
-// `chunk` is that of the layout, as a constant: divisions by it become shifts.
+// `chunk` is the layout's chunk as a constant, so that divisions by it become shifts.
 static inline __attribute__((always_inline)) void unpack_quantized(const lw_matrix* matrix, uint8_t chunk,
                                                                    const uint8_t* panel, size_t output, float* out) {
     lw_matrix known = *matrix;
@@ -315,7 +315,7 @@ void lw_unpack_row(const lw_matrix* w, size_t row, float* out) {
 }
 
 void lw_decode_panel(const lw_matrix* w, size_t panel, float* out, float* row) {
-    for (size_t output = 0; output < LW_PANEL; ++output) {  // those past the matrix's rows are there, and zero
+    for (size_t output = 0; output < LW_PANEL; ++output) {  // outputs past the matrix's last row exist and are zero
         lw_unpack_row(w, panel * LW_PANEL + output, row);
         for (size_t k = 0; k < w->cols; ++k) out[k * LW_PANEL + output] = row[k];
     }

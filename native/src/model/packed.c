@@ -1,4 +1,4 @@
-// Tensors that are packed already: taken as they lie, copied, or repacked for another layout (quantizer/FORMAT.md §4).
+// Tensors of packed files: used in place, copied, or repacked for another layout (quantizer/FORMAT.md §4).
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +26,9 @@ static uint64_t sum_words(const uint8_t* data, uint64_t n_bytes, uint64_t first_
 }
 
 typedef struct packed_job {
-    const lw_matrix* from;  // as in the file
+    const lw_matrix* from;  // the matrix in the file
     lw_matrix* to;
-    uint8_t* data;  // of `to`; NULL when the file's bytes are used where they are
+    uint8_t* data;  // data of `to`; NULL when the file's bytes are used in place
     const lw_pool* pool;
     lw_panel_work work;
     bool repack;
@@ -89,7 +89,7 @@ static lw_status check_packed(const char* name, const lw_packed_tensor* t, lw_la
         return lw_fail(LW_ERR_FORMAT, "%s: rows of %u weights cannot be stored as type %d", name, t->cols,
                        (int)t->type);
     if (memchr(t->layout, 0, sizeof t->layout) == NULL || !lw_layout_by_name(t->layout, layout))
-        return lw_fail(LW_ERR_FORMAT, "%s: layout '%.*s' is none that this version knows; pack the model again", name,
+        return lw_fail(LW_ERR_FORMAT, "%s: this version does not know layout '%.*s'; pack the model again", name,
                        (int)sizeof t->layout, t->layout);
     *out = lw_matrix_of(t->type, *layout, t->rows, t->cols);
     const uint64_t bytes = out->panels * (uint64_t)out->panel_bytes;
@@ -130,7 +130,7 @@ lw_status lw_take_packed_matrix(lw_model* model, const char* name, const lw_pack
     return status;
 }
 
-// The rows of one panel; `room` is for an open row, or for rows past the last.
+// Unpacks the rows of one panel; `room` holds an open row, or the rows past the last one.
 static void unpack_panel(const lw_matrix* w, size_t panel, uint8_t* out, size_t row_bytes, uint8_t* room) {
     const uint8_t* from = w->data + panel * w->panel_bytes;
     const size_t first = panel * LW_PANEL, left = w->rows - first, n = left < LW_PANEL ? left : LW_PANEL;

@@ -8,8 +8,8 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-// Every rule below is written once for both directions: a piece of a file row and its place in the panel, and `pack`
-// says which is written. `chunk` and `pack` are constants where the functions are inlined.
+// Every rule below is written once for both directions: it moves a piece between a file row and its place in the panel,
+// and `pack` says in which direction. `chunk` and `pack` are constants where the functions are inlined.
 
 ALWAYS_INLINE uint64_t load(const uint8_t* from, const size_t bytes) {
     uint64_t value = 0;
@@ -22,13 +22,14 @@ ALWAYS_INLINE void move_piece(uint8_t* panel, uint8_t* row, const size_t bytes, 
     memcpy(pack ? panel : row, &value, bytes);
 }
 
-// `n` bytes of a row that lie in the panel chunk by chunk.
+// Moves `n` bytes of a row that lie in the panel chunk by chunk.
 ALWAYS_INLINE void move_chunks(uint8_t* panel, size_t output, uint8_t* row, size_t n, uint64_t flip, const size_t chunk,
                                const bool pack) {
     for (size_t k = 0; k < n; k += chunk) move_piece(panel + k * LW_PANEL + output * chunk, row + k, chunk, flip, pack);
 }
 
-// Q4_0 and Q8_0: a block is an f16 scale and `codes` bytes; a packed group is the bytes of all outputs, then their scales.
+// Q4_0 and Q8_0: a block is an f16 scale, then `codes` bytes; a packed group is the bytes of all outputs, then their
+// scales.
 ALWAYS_INLINE void move_groups(const lw_matrix* w, uint8_t* panel, uint8_t* const rows[LW_PANEL], const size_t codes,
                                uint64_t flip, const size_t chunk, const bool pack) {
     for (size_t g = 0; g < w->cols / LW_GROUP; ++g, panel += LW_PANEL * (codes + 2))
@@ -39,7 +40,7 @@ ALWAYS_INLINE void move_groups(const lw_matrix* w, uint8_t* panel, uint8_t* cons
         }
 }
 
-enum { Q6_QL = 0, Q6_QH = 128, Q6_SCALES = 192, Q6_D = 208 };  // where the parts of a Q6_K file block begin
+enum { Q6_QL = 0, Q6_QH = 128, Q6_SCALES = 192, Q6_D = 208 };  // offsets of the parts of a Q6_K file block
 #define NIBBLES 0x0F0F0F0F0F0F0F0Fu
 #define PAIRS 0x0303030303030303u
 
@@ -59,7 +60,7 @@ ALWAYS_INLINE void pack_q6_group(const uint8_t* block, size_t g, uint8_t low[16]
     memcpy(high, &word, 8);
 }
 
-// Adds the group to a file block that begins as zeros.
+// Adds a group to a file block that was zero at first.
 ALWAYS_INLINE void unpack_q6_group(uint8_t* block, size_t g, const uint8_t low[16], const uint8_t high[8]) {
     uint8_t* ql = block + Q6_QL + g / 4 * 64 + g % 2 * 32;
     uint8_t* qh = block + Q6_QH + g / 4 * 32;
@@ -87,7 +88,7 @@ ALWAYS_INLINE void move_q6_block(uint8_t* panel, size_t output, uint8_t* block, 
         uint8_t* scales = base + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + output;
         move_piece(scales, block + Q6_SCALES + 2 * g, 1, 0, pack);
         move_piece(scales + LW_PANEL, block + Q6_SCALES + 2 * g + 1, 1, 0, pack);
-        // The two segments of a block each have its f16 scale.
+        // Both segments of a block store its f16 scale.
         move_piece(segment + LW_SEGMENT_GROUPS * LW_Q6_GROUP_BYTES + 2 * output, block + Q6_D, 2, 0, pack);
     }
 }

@@ -8,7 +8,7 @@
 enum { BLOCK = 32 };
 static const float largest_half = 65504.0f;
 
-// Element of largest magnitude, with its sign; the first of equals. NaN if any element is not finite.
+// The element with the largest magnitude, with its sign; the first of equal ones. NaN if an element is not finite.
 static float extreme(const float* x) {
     float best = 0.0f;
     for (int i = 0; i < BLOCK; ++i) {
@@ -25,14 +25,14 @@ static _Bool store_scale(float scale, uint8_t* block) {
     return 1;
 }
 
-// Of a scale so small that its inverse is infinite nothing is left as f16: all codes may be those of zero.
+// A scale with an infinite inverse is 0 as f16, so all codes may be the code of zero.
 static float inverse_of(float scale) {
     const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
     return isfinite(inverse) ? inverse : 0.0f;
 }
 
 _Bool lw_quantize_q4_block(const float* x, uint8_t* block) {
-    const float scale = extreme(x) / -8.0f;  // the extreme becomes -8, the one code without a positive twin
+    const float scale = extreme(x) / -8.0f;  // the extreme becomes -8, the only code without a positive counterpart
     if (!store_scale(scale, block)) return 0;
     const float inverse = inverse_of(scale);
     for (int j = 0; j < BLOCK / 2; ++j) {
@@ -42,7 +42,7 @@ _Bool lw_quantize_q4_block(const float* x, uint8_t* block) {
     return 1;
 }
 
-// To the nearest integer, halves away from zero. In double the sum is exact.
+// Rounds to the nearest integer, halves away from zero. The sum is exact in double.
 static int nearest(float x) { return (int)((double)x + (x < 0 ? -0.5 : 0.5)); }
 
 _Bool lw_quantize_q8_block(const float* x, uint8_t* block) {

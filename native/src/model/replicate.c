@@ -1,4 +1,4 @@
-// Where a model's weights lie: interleaved over memory nodes, or a copy on each.
+// Placement of a model's weights: interleaved over NUMA nodes, or a copy on each node.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,8 @@ lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, u
     if (model->finished || model->arena.n_blocks > 0 || model->nodes.n > 0)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: weights must not be loaded or placed yet");
     if (numa != LW_NUMA_OFF && numa != LW_NUMA_INTERLEAVE && numa != LW_NUMA_REPLICATE)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: no way of placing has the number %d", (int)numa);
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: numa %d, must be 0 (off), 1 (interleave) or 2 (replicate)",
+                       (int)numa);
     if (numa == LW_NUMA_OFF) return LW_OK;
     if (numa == LW_NUMA_REPLICATE && n_nodes > MAX_COPIES)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: %u nodes, must be at most %d", n_nodes, MAX_COPIES);
@@ -48,7 +49,7 @@ static void copy_worker(void* context, unsigned thread) {
         memcpy(job->to + begin, job->from + begin, end - begin);
 }
 
-// Gives a matrix a copy of its bytes in `arena`.
+// Copies a matrix's bytes to `arena` and uses the copy.
 static bool copy_matrix(lw_pool* pool, lw_arena* arena, lw_matrix* matrix) {
     const size_t bytes = matrix->panels * matrix->panel_bytes;
     if (bytes == 0) return true;
@@ -89,7 +90,7 @@ static void empty_copies(lw_model* model) {
 lw_status lw_replicate(lw_model* model) {
     for (uint32_t i = 0; i < model->n_copies; ++i)
         if (!copy_model(model, model->other_nodes[i], &model->copies[i])) {
-            empty_copies(model);  // who has memory later may finish the model then
+            empty_copies(model);  // so that the call can be repeated when there is memory
             return lw_fail(LW_ERR_MEMORY, "no memory for copy %u of %u of the weights", i + 2, model->n_copies + 1);
         }
     return LW_OK;

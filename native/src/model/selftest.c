@@ -1,4 +1,4 @@
-// At start-up every kernel in use is compared with scalar: a wrong result must never be served.
+// At start-up every kernel in use is compared with the scalar kernel: a wrong result must never be served.
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,13 +20,13 @@ static uint32_t next_random(uint32_t* state) {
     return *state;
 }
 
-// f16 of about 2^-7 .. 1 either sign; bfloat16 with those bits is finite and moderate too.
+// A random f16 of magnitude 2^-7 to 1. Read as bfloat16 the same bits are finite and moderate, too.
 static void put_half(uint8_t* to, uint32_t* random) {
     const uint16_t half = (uint16_t)((next_random(random) & 0x8000) | (0x2000 + (next_random(random) & 0x1BFF)));
     memcpy(to, &half, 2);
 }
 
-// Where the f16 of GGUF's blocks are: at most two.
+// Writes the f16 values of GGUF blocks, of which a block has one or two.
 static void fill_gguf_scales(lw_type type, uint8_t* data, size_t bytes, uint32_t* random) {
     const size_t step = lw_gguf_block_bytes(type);
     const size_t first = type == LW_Q2_K ? 80 : type == LW_Q3_K ? 108 : 0;
@@ -49,7 +49,7 @@ static void fill_stored_scales(lw_format f, uint8_t* row, uint32_t* random) {
     for (size_t at = s.supers; lw_has_block_supers(f) && at < s.super_minimums; at += 2) put_half(row + at, random);
 }
 
-// Source rows with any codes and moderate scales, as files have them.
+// Fills rows in a file's layout with random codes and moderate scales.
 static void fill_source(lw_type type, uint8_t* data, size_t bytes, uint32_t* random) {
     lw_format f;
     for (size_t i = 0; i < bytes; ++i) data[i] = (uint8_t)next_random(random);
@@ -102,7 +102,7 @@ static lw_status compare(const lw_model* model, const lw_kernel* kernel, const l
     return lw_fail(LW_ERR_SELFTEST, "kernel %s disagrees with scalar at %zu rows on this CPU", kernel->symbol, rows);
 }
 
-// Kernels for more than a row are tested wherever lw_choose may have them run, whatever is chosen now.
+// A multi-row kernel is tested for every number of rows for which lw_choose could choose it, whatever is chosen now.
 static bool may_run(const lw_kernel* kernel, lw_level level, size_t rows) {
     if (kernel->min_rows > 1) return rows >= kernel->min_rows;
     return lw_kernel_find(kernel->weights, level, rows) == kernel;

@@ -1,8 +1,8 @@
-// Elementary functions in double, from fma and exact operations only: the same bits on every ISA and libc.
+// Elementary functions in double, made only of fma and exact operations: the same bits on every ISA and libc.
 #ifndef LW_OPS_MATH_H
 #define LW_OPS_MATH_H
 
-// Relative error below 1e-15 over the ranges the library uses them in.
+// Relative error below 1e-15 over the ranges that the library uses.
 double lw_log(double x);                                 // x > 0, normal
 double lw_exp(double x);                                 // |x| < 700
 void lw_sincos(double x, double* sine, double* cosine);  // |x| < 2^31

@@ -20,7 +20,7 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     const size_t input_bytes =
         panel > 0 ? 0 : rows.n * x->cols * (lw_is_quantized(p->kernel->weights) ? 1 : sizeof(float));
     const size_t output_bytes = rows.n * LW_PANEL * sizeof(float) * (p->out.add ? 2 : 1);
-    const size_t weight_bytes = rows.first == 0 ? p->weights->panel_bytes : 0;  // the other pieces find them in a cache
+    const size_t weight_bytes = rows.first == 0 ? p->weights->panel_bytes : 0;  // later pieces find them in a cache
     lw_profile_work(self->profile, self->operation, 1 + (size_t)(p->kernel - lw_kernels),
                     weight_bytes + input_bytes + output_bytes, rows.n * LW_PANEL * x->cols);
     for (size_t i = 0; i < p->n_addends; ++i) {
@@ -31,13 +31,13 @@ void lw_matmul_charge(const lw_matmul_worker* self, const lw_product* p, const l
     }
 }
 
-// Pieces are a multiple of TILE_ROWS, of which kernels make whole tiles or nearly so, and no shorter than LEAST_ROWS. To
-// be worth it they must save a 32nd of the time.
-enum { TILE_ROWS = 4, LEAST_ROWS = 48, MARGIN = 32 };
+// A piece has a multiple of TILE_ROWS rows, so that kernels make whole tiles or nearly so, and at least MIN_ROWS.
+// Cutting is worth it if it saves 1 / MARGIN of the time.
+enum { TILE_ROWS = 4, MIN_ROWS = 48, MARGIN = 32 };
 
 static size_t divide_up(size_t n, size_t by) { return (n + by - 1) / by; }
 
-// Rows of panels that the busiest thread computes.
+// Number of rows of panels that the busiest thread computes.
 static size_t most_rows(lw_cuts cuts, size_t panels, unsigned threads) {
     return divide_up(panels * cuts.n, threads) * (cuts.rows + LW_DECODING_ROWS);
 }
@@ -45,10 +45,10 @@ static size_t most_rows(lw_cuts cuts, size_t panels, unsigned threads) {
 lw_cuts lw_cut_rows(size_t rows, size_t panels, unsigned threads) {
     lw_cuts best = {1, rows};
     size_t least = most_rows(best, panels, threads);
-    for (size_t n = 2; n <= LW_MAX_CUTS && n * LEAST_ROWS <= rows; ++n) {
+    for (size_t n = 2; n <= LW_MAX_CUTS && n * MIN_ROWS <= rows; ++n) {
         const lw_cuts cuts = {n, divide_up(divide_up(rows, n), TILE_ROWS) * TILE_ROWS};
         const size_t most = most_rows(cuts, panels, threads);
-        if ((n - 1) * cuts.rows + LEAST_ROWS / 2 > rows || most + most / MARGIN >= least) continue;
+        if ((n - 1) * cuts.rows + MIN_ROWS / 2 > rows || most + most / MARGIN >= least) continue;
         best = cuts;
         least = most;
     }
@@ -65,7 +65,7 @@ void lw_matmul(lw_taker items, lw_cuts cuts, const lw_product* products, const l
                const lw_matmul_worker* self) {
     size_t begin, end;
     while (lw_take_share(&items, &begin, &end)) {
-        size_t first = 0;  // item at which product p starts
+        size_t first = 0;  // number of the first item of product p
         for (const lw_product* p = products; first < end; first += p++->weights->panels * cuts.n) {
             const size_t of_p = p->weights->panels * cuts.n;
             const size_t from = begin > first ? begin - first : 0, to = end - first < of_p ? end - first : of_p;

@@ -14,7 +14,8 @@ size_t lw_sample_scratch_bytes(size_t vocab_size) {
 lw_sample_scratch lw_sample_scratch_at(void* memory, size_t vocab_size) {
     const size_t n = lw_round_up(vocab_size, 64);
     float* floats = memory;
-    return (lw_sample_scratch){.counts = (uint32_t*)memory,  // first: it must stay zero when the rest is reused
+    return (lw_sample_scratch){.counts = (uint32_t*)memory,  // counts come first: they must stay zero when the rest is
+                                                             // reused
                                .logits = floats + n,
                                .weights = floats + 2 * n,
                                .candidates = (lw_candidate*)(floats + 3 * n)};
@@ -23,8 +24,8 @@ lw_sample_scratch lw_sample_scratch_at(void* memory, size_t vocab_size) {
 // Below this the draw is the largest logit to float precision, and 1 / temperature could overflow.
 static const float smallest_temperature = 1e-5f;
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 53 random bits in [0, 1) as a
-// function of its key and counter alone.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): 53 random bits as a number in [0,
+// 1) that depends on key and counter alone.
 static double uniform(uint64_t seed, uint32_t choice, uint32_t position) {
     uint32_t x[4] = {position, choice, 0, 0};
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -39,7 +40,7 @@ static double uniform(uint64_t seed, uint32_t choice, uint32_t position) {
     return (double)(((uint64_t)x[0] << 32 | x[1]) >> 11) * 0x1p-53;
 }
 
-// The order of candidates: larger logit first, then smaller id. Total, so a sort has one result.
+// Orders candidates: larger logit first, then smaller id. The order is total, so a sort has one result.
 static int compare_candidates(const void* left, const void* right) {
     const lw_candidate *a = left, *b = right;
     if (a->logit != b->logit) return a->logit > b->logit ? -1 : 1;
@@ -52,7 +53,7 @@ static uint32_t first_equal(const float* x, size_t n, float value) {
     return 0;
 }
 
-// Log-probabilities of the raw logits: of the chosen token and of the largest few.
+// Log-probabilities of the raw logits, for the chosen token and the largest few.
 static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n, const lw_sampling* p,
                           lw_sampled* out) {
     const float largest = ops->max(logits, n);
@@ -105,7 +106,7 @@ static void apply_mask(float* logits, size_t n, const uint32_t* mask) {
         if (!(mask[i / 32] >> (i % 32) & 1)) logits[i] = -INFINITY;
 }
 
-// The logits to draw from: the raw ones, or a changed copy in scratch.
+// The logits to draw from: the raw logits, or a changed copy in scratch.
 static const float* adjusted_logits(const float* logits, size_t n, const lw_draw* d, const uint32_t* last,
                                     lw_sample_scratch s) {
     const lw_sampling* p = d->sampling;
@@ -117,7 +118,7 @@ static const float* adjusted_logits(const float* logits, size_t n, const lw_draw
     return s.logits;
 }
 
-// Draw over the whole vocabulary, in the order of ids.
+// Draws from the whole vocabulary, in the order of ids.
 static uint32_t draw_all(const float* weights, size_t n, double u) {
     double total = 0;
     for (size_t i = 0; i < n; ++i) total += (double)weights[i];
@@ -140,7 +141,8 @@ static size_t collect(const float* logits, const float* weights, size_t n, float
     return held;
 }
 
-// Length of the shortest head of the sorted candidates with at least `share` of `total`; held + 1 if all are too few.
+// Length of the shortest head of the sorted candidates with at least `share` of `total`; held + 1 if even all have
+// less.
 static size_t nucleus(const lw_candidate* c, size_t held, double share, double total) {
     double sum = 0;
     for (size_t i = 0; i < held; ++i) {
@@ -156,9 +158,9 @@ static double sum_weights(const float* weights, size_t n) {
     return total;
 }
 
-// Sorted candidates that survive top-k, then top-p of what is left.
+// Sorts the candidates that survive top-k and then top-p, and returns their number.
 static size_t survivors(const float* logits, const lw_sample_scratch* s, size_t n, const lw_sampling* p) {
-    // Most of the weight is nearly always in few tokens: sort those, and all only when they do not suffice.
+    // A few tokens nearly always have most of the weight: only these are sorted, and all if these do not suffice.
     static const float shortlist = 1e-4f;
     lw_candidate* c = s->candidates;
     size_t held = collect(logits, s->weights, n, shortlist, c);

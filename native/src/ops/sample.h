@@ -21,7 +21,7 @@ typedef struct lw_sample_scratch {
 size_t lw_sample_scratch_bytes(size_t vocab_size);
 lw_sample_scratch lw_sample_scratch_at(void* memory, size_t vocab_size);
 
-// `last` points to an output token behind the draw's history, or is NULL.
+// `last` points to an output token that follows the draw's history, or is NULL.
 lw_sampled lw_sample_row(const lw_lane_ops* ops, const float* logits, size_t vocab_size, const lw_draw* draw,
                          const uint32_t* last, lw_sample_scratch scratch);
 

@@ -1,4 +1,4 @@
-// lw_fit: the codes and the candidate of least loss for each row.
+// lw_fit: the codes and the candidate with the smallest loss for each row.
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum { LANES = LW_FIT_LANES, TRIALS = LW_FIT_TRIALS };
 static lw_status check(const lw_fit_job* job) {
     if (job == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_fit: job is NULL");
     if (job->columns == 0 || job->columns > LW_FIT_COLUMNS || job->group < 16 || job->columns % job->group)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_fit: %u columns in groups of %u; at most %d, groups of 16 or more",
+        return lw_fail(LW_ERR_ARGUMENT, "lw_fit: %u columns in groups of %u, must be 1 to %d in groups of 16 or more",
                        job->columns, job->group, LW_FIT_COLUMNS);
     if (job->n_candidates == 0) return lw_fail(LW_ERR_ARGUMENT, "lw_fit: n_candidates is 0");
     switch (job->map) {
@@ -30,12 +30,13 @@ static lw_status check(const lw_fit_job* job) {
                                job->n_levels);
             return LW_OK;
     }
-    return lw_fail(LW_ERR_ARGUMENT, "lw_fit: map %d is none of lw_fit_map", (int)job->map);
+    return lw_fail(LW_ERR_ARGUMENT, "lw_fit: map %d, must be 0 to 2", (int)job->map);
 }
 
 static lw_status check_arrays(const lw_fit_job* job, uint32_t begin, uint32_t end) {
     if (begin > end || end > job->rows)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_fit: rows %u to %u of %u", begin, end, job->rows);
+        return lw_fail(LW_ERR_ARGUMENT, "lw_fit: rows %u to %u, must be within the %u rows of the job", begin, end,
+                       job->rows);
     if (!job->targets || !job->weights || !job->scales || !job->codes || !job->values || !job->losses ||
         !job->choices || (job->map != LW_FIT_UNIFORM && (!job->levels || job->n_selectors == 0)))
         return lw_fail(LW_ERR_ARGUMENT, "lw_fit: an array is NULL");
@@ -43,16 +44,16 @@ static lw_status check_arrays(const lw_fit_job* job, uint32_t begin, uint32_t en
     for (uint32_t c = 0; job->selectors && c < job->n_candidates; ++c)
         for (uint32_t r = begin; r < end; ++r)
             if (job->selectors[(size_t)c * job->rows + r] >= job->n_selectors)
-                return lw_fail(LW_ERR_ARGUMENT, "lw_fit: selector %u of row %u; there are %u",
+                return lw_fail(LW_ERR_ARGUMENT, "lw_fit: selector %u of row %u, must be below %u",
                                job->selectors[(size_t)c * job->rows + r], r, job->n_selectors);
     for (uint32_t r = begin; job->states && r < end; ++r)
         if (job->states[r] >= LW_FIT_STATES)
-            return lw_fail(LW_ERR_ARGUMENT, "lw_fit: state %u of row %u; there are %d", job->states[r], r,
+            return lw_fail(LW_ERR_ARGUMENT, "lw_fit: state %u of row %u, must be below %d", job->states[r], r,
                            LW_FIT_STATES);
     return LW_OK;
 }
 
-// What eight rows have in common for all candidates, and the best so far. Rows past the last repeat it.
+// The inputs of eight rows, which all candidates share, and the best results so far. Rows past the last one repeat it.
 typedef struct lw_fit_rows {
     size_t row[LANES];
     lw_fit_lanes target[LW_FIT_COLUMNS];
@@ -62,7 +63,8 @@ typedef struct lw_fit_rows {
     lw_fit_masks code[LW_FIT_COLUMNS];
 } lw_fit_rows;
 
-// A column's rows lie together, and the next column often a multiple of 4 KiB away: each is read once.
+// A column's rows lie next to each other, and the next column is often a multiple of 4 KiB away: each column is read
+// once.
 static void load_rows(const lw_fit_job* job, uint32_t row, uint32_t end, lw_fit_rows* rows) {
     for (uint32_t i = 0; i < LANES; ++i) rows->row[i] = row + i < end ? row + i : end - 1;
     for (uint32_t k = 0; k < job->columns; ++k)
@@ -89,7 +91,7 @@ static void set_up(const lw_fit_job* job, uint32_t candidate, const lw_fit_rows*
     trial->limit = candidate == 0 ? (lw_fit_lanes){0} + INFINITY : rows->loss;
 }
 
-// Takes the trial over where it is better.
+// Keeps the trial's results for the rows in which it is better.
 static void keep(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t candidate, lw_fit_rows* rows) {
     const lw_fit_masks better = candidate == 0 ? (lw_fit_masks){0} - 1 : trial->loss < rows->loss;
     _Bool any = 0;

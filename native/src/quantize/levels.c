@@ -1,4 +1,4 @@
-// The nearest code, column by column, each column's error fed back to those after it.
+// Takes the nearest code, column by column, and feeds each column's error back to the columns after it.
 #include <math.h>
 
 #include "quantize/fit.h"
@@ -6,7 +6,7 @@
 enum { LANES = LW_FIT_LANES };
 static const float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, halves to even
 
-// What the block of columns that ends before `end` does to the columns after it.
+// Feeds the residuals of the block of columns that ends before `end` back to the columns after it.
 static void feed_back_block(const lw_fit_job* job, lw_fit_trial* trial, uint32_t end) {
     const float* rows = job->feedback + (size_t)(end - LW_FIT_BLOCK) * job->columns;
     for (uint32_t j = end; j < job->columns; ++j) {
@@ -16,8 +16,8 @@ static void feed_back_block(const lw_fit_job* job, lw_fit_trial* trial, uint32_t
     }
 }
 
-// Takes the values chosen for column k: the loss, and what they do to the columns after it. Those of its block feel it
-// at once, the others when the block is full: they are then loaded and stored once for eight columns.
+// Takes `value` for column k: adds to the loss and feeds the residual back. Later columns of the block are changed at
+// once. Columns after the block are changed when it is full, so that they are loaded and stored once for eight columns.
 static inline void settle(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k, lw_fit_lanes value) {
     const lw_fit_lanes residual = trial->target[k] - value;
     trial->value[k] = value;
@@ -30,7 +30,7 @@ static inline void settle(const lw_fit_job* job, lw_fit_trial* trial, uint32_t k
     if (k + 1 == block) feed_back_block(job, trial, end);
 }
 
-// Every few columns: whether no row of any trial can win any more; their losses are then infinite.
+// Every few columns: true if no row of any trial can win any more. Their losses are then infinite.
 static inline _Bool give_up(lw_fit_trial* trials, uint32_t k) {
     if (k % LW_FIT_CHECK != LW_FIT_CHECK - 1) return 0;
     for (int t = 0; t < LW_FIT_TRIALS; ++t)
@@ -57,11 +57,11 @@ void lw_fit_uniform(const lw_fit_job* job, lw_fit_trial* trials) {
     }
 }
 
-// A table's levels for a group of columns.
+// The levels of a table for a group of columns.
 typedef struct group_levels {
     lw_fit_lanes middle[LW_FIT_TABLE_LEVELS];  // between a level and the next
-    lw_fit_masks first;                        // the bits of the first level's value
-    lw_fit_masks step[LW_FIT_TABLE_LEVELS];    // those in which a level's value differs from the next one's
+    lw_fit_masks first;                        // bits of the first level's value
+    lw_fit_masks step[LW_FIT_TABLE_LEVELS];    // bits in which a level's value differs from the next level's
 } group_levels;
 
 static inline void set_levels(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t g, uint32_t n,
@@ -75,8 +75,8 @@ static inline void set_levels(const lw_fit_job* job, const lw_fit_trial* trial, 
     out->first = (lw_fit_masks)level[0];
 }
 
-// Levels ascend, so a level's number is how many midpoints lie below the target. Scaled by a negative number they
-// descend, and so do the targets divided by it: the count is the same.
+// Levels ascend, so the index of the nearest level is the number of midpoints below the target. With a negative scale
+// levels descend, and so do targets divided by it: the number is the same.
 static inline void choose_column(const lw_fit_job* job, lw_fit_trial* trial, const group_levels* levels, uint32_t k,
                                  uint32_t n) {
     const uint32_t g = k / job->group;
@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) void choose(const lw_fit_job* job, 
 }
 
 void lw_fit_table(const lw_fit_job* job, lw_fit_trial* trials) {
-    switch (job->n_levels) {  // so that the loops over levels are unrolled
+    switch (job->n_levels) {  // constants, so that the loops over levels are unrolled
         case 4:
             choose(job, trials, 4);
             return;

@@ -1,7 +1,7 @@
 // Viterbi over the four states of the bit-shift trellis: the value of code c after code p is table[c << 2 | p].
 //
-// Each state keeps the one best path that ends in it, and with it the targets as that path's errors have changed them
-// (per-survivor processing), so what is minimized is the loss with feedback itself.
+// Each state keeps the best path that ends in it, and the targets as changed by that path's errors (per-survivor
+// processing). So what is minimized is the loss with feedback.
 #include <math.h>
 #include <string.h>
 
@@ -11,12 +11,12 @@ enum { LANES = LW_FIT_LANES, STATES = LW_FIT_STATES };
 
 typedef struct survivors {
     lw_fit_lanes target[LW_FIT_COLUMNS][STATES];
-    lw_fit_lanes residual[STATES];              // of the newest column
-    lw_fit_masks from[LW_FIT_COLUMNS][STATES];  // the state before
+    lw_fit_lanes residual[STATES];              // residuals of the newest column
+    lw_fit_masks from[LW_FIT_COLUMNS][STATES];  // previous state
     lw_fit_lanes loss[STATES];
 } survivors;
 
-// Table entries of each row times its scale.
+// Scales the table entries of each row.
 static void scale_table(const lw_fit_job* job, const lw_fit_trial* trial, uint32_t g, lw_fit_lanes* value) {
     for (int i = 0; i < LANES; ++i) {
         const float* levels = job->levels + (size_t)trial->selector[i] * LW_FIT_TABLE_LEVELS;
@@ -25,7 +25,7 @@ static void scale_table(const lw_fit_job* job, const lw_fit_trial* trial, uint32
     for (int e = 0; e < LW_FIT_TABLE_LEVELS; ++e) value[e] *= trial->scale[g];
 }
 
-// Best path into state c at column k; its loss goes to `loss`.
+// Finds the best path into state c at column k; its loss goes to `loss`.
 static inline void extend(survivors* s, uint32_t k, int c, const lw_fit_lanes* value, float weight,
                           lw_fit_lanes* loss) {
     lw_fit_lanes residual = s->target[k][0] - value[c << 2];
@@ -44,7 +44,7 @@ static inline void extend(survivors* s, uint32_t k, int c, const lw_fit_lanes* v
     *loss = least;
 }
 
-// Gives each state the targets of the path it continues, less what that path's newest residual feeds back.
+// Gives each state the targets of the path that it continues, minus the feedback of the path's newest residual.
 static inline void inherit(survivors* s, uint32_t k, uint32_t columns, const float* feedback) {
     lw_fit_masks odd[STATES], upper[STATES];
     for (int c = 0; c < STATES; ++c) {

@@ -30,7 +30,7 @@ struct lw_ahead {
     pthread_cond_t ended;  // a step has been run
     started_step steps[LW_STEPS_AHEAD];
     uint64_t n_started, n_run, n_finished;  // of all times; step i is in steps[i % LW_STEPS_AHEAD]
-    bool failed;                            // those behind a step that failed cannot be run
+    bool failed;                            // a step has failed: steps started after it cannot be run
     bool quit;
 };
 

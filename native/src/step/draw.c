@@ -34,7 +34,7 @@ void lw_draw_rows(lw_worker* w) {
                                          token_drawn_before(w, row), scratch);
         lw_charge_row(w, LW_OP_SAMPLE, vocab, 0);
     }
-    if (w->profile != NULL) lw_end_phase(w, LW_OP_SAMPLE);  // else the pool's own waiting for all threads will do
+    if (w->profile != NULL) lw_end_phase(w, LW_OP_SAMPLE);  // unprofiled, the wait at the end of the run is enough
 }
 
 static lw_status check_ids(const char* what, uint32_t row, const uint32_t* ids, uint32_t n, uint32_t vocab) {

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.progress import steps_bar
-from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.loading.names import is_vector
+from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.base.names import is_vector
 from lanewise.settings import SettingsError
 from lanewise_quantizer.allocate import Option, choose
 from lanewise_quantizer.commands.files import gguf_plan, safetensors_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lanewise.loading.checkpoint import Checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise.sandbox.alone import encode_chats
 from lanewise.text.chat_template import ChatTemplateError
 from lanewise.text.tokenizer import Tokenizer

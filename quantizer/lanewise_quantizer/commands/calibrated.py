@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from lanewise.commands.opening import warn
 from lanewise.commands.perplexity import CHARS_PER_TOKEN, cut_windows, read_text
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.program import Experts, ModelConfig
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.program import Experts, ModelConfig
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale

@@ -17,8 +17,8 @@ from lanewise.commands.compare import kl_divergences, read_logits
 from lanewise.commands.perplexity import run_group
 from lanewise.commands.progress import steps_bar
 from lanewise.host import format_size, memory_limit
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes

@@ -6,10 +6,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.checkpoints.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
 from lanewise.loading.families.gguf_rope import ROPE_FACTORS
-from lanewise.loading.formats import TensorType
-from lanewise.loading.gguf_writer import (
+from lanewise.loading.programs.plain import plain_layers
+from lanewise.loading.writing.gguf_writer import (
     CANNOT,
     TensorInfo,
     aligned,
@@ -17,9 +19,7 @@ from lanewise.loading.gguf_writer import (
     has_rope_tensor,
     metadata_of,
 )
-from lanewise.loading.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
-from lanewise.loading.packed_writer import Entry, header_of
-from lanewise.loading.plain import plain_layers
+from lanewise.loading.writing.packed_writer import Entry, header_of
 from lanewise.text.gguf_export import gguf_tokenizer
 from lanewise_quantizer.commands.plan import Target, tensor_type
 from lanewise_quantizer.commands.tables import Fitting

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from lanewise.host import format_size
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.packed_writer import errors_named
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.writing.packed_writer import errors_named
 
 PLAN, DONE = "plan.json", "done.jsonl"
 

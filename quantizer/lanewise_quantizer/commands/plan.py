@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.names import GGUF, HF, ORDERS, TENSOR_NAMES, is_vector
 from lanewise.loading.families.table import family_named
-from lanewise.loading.formats import TensorType
-from lanewise.loading.names import GGUF, HF, ORDERS, TENSOR_NAMES, is_vector
-from lanewise.loading.quantized_sources import original_columns
-from lanewise.loading.turned_rows import whole_heads
+from lanewise.loading.programs.turned_rows import whole_heads
+from lanewise.loading.quantized.quantized_sources import original_columns
 from lanewise.settings import QUANTIZED_FORMATS
 from lanewise_quantizer.gguf_blocks import LAYOUTS
 from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple

@@ -14,11 +14,16 @@ import numpy.typing as npt
 from lanewise.commands.opening import threads_of, warn
 from lanewise.commands.progress import work_bar
 from lanewise.host import format_size
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.formats import VECTOR_TYPES
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.packed_checkpoint import WEIGHTS
-from lanewise.loading.packed_writer import check_folder, packed_config, write_json, write_tokenizer
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.formats import VECTOR_TYPES
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.packed_checkpoint import WEIGHTS
+from lanewise.loading.writing.packed_writer import (
+    check_folder,
+    packed_config,
+    write_json,
+    write_tokenizer,
+)
 from lanewise.runtime.fitting import use_threads
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise_quantizer.coded import CODED_TYPES

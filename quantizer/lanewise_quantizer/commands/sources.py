@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Checkpoint, Converted, LastConverted, Tensor
-from lanewise.loading.formats import HELD, TensorType, row_bytes
-from lanewise.loading.names import is_vector
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint, Converted, LastConverted, Tensor
+from lanewise.loading.base.formats import HELD, TensorType, row_bytes
+from lanewise.loading.base.names import is_vector
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime.model import check_numerics
 from lanewise.runtime.unpacking import file_weights, packed_rows
 from lanewise_quantizer.coded import CodedMatrix, coded_type

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.commands.partial_output import PartialOutput, write_all
 from lanewise_quantizer.commands.plan import Kinds, Target, plan_as

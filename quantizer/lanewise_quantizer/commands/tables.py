@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.commands.plan import Target, own_type
 from lanewise_quantizer.fit.samples import sample_groups

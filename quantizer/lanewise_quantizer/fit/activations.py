@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.program import Experts, Gated, Plain
+from lanewise.loading.base.program import Experts, Gated, Plain
 
 Floats = npt.NDArray[np.float32]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Attention, ModelConfig, Rope
-from lanewise.loading.rope import frequencies
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Attention, ModelConfig, Rope
+from lanewise.loading.programs.rope import frequencies
 from lanewise_quantizer.fit import latent
 from lanewise_quantizer.fit.activations import sigmoid
 from lanewise_quantizer.fit.layer import BIASES, Vectors, rms

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Experts
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts
 from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward
 from lanewise_quantizer.fit.layer import (

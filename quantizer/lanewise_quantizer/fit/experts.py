@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Experts
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts
 from lanewise_quantizer.fit.activations import activated, sigmoid, silu
 
 Floats = npt.NDArray[np.float32]

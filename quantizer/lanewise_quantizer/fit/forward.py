@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
 from lanewise_quantizer.fit.activations import activated, silu
 from lanewise_quantizer.fit.attention import Attending
 from lanewise_quantizer.fit.experts import Read, mixed, shared

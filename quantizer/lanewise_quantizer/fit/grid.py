@@ -26,7 +26,7 @@ from lanewise_quantizer.scale_search import inverse_of
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-HEADROOM = np.float32(1.4)  # of a row's super scale; measured in DECISIONS.md
+HEADROOM = np.float32(1.4)  # of a row's super scale (guide/decisions/feedback-without-inverse.md)
 TINY_SCALE = np.float32(2.0**-100)  # a super scale of nothing but zeros
 F16_LARGEST = np.float32(65504)
 

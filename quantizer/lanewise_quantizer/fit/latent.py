@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise_quantizer.fit.layer import Vectors, rms
 
 Floats = npt.NDArray[np.float32]

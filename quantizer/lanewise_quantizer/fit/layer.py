@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.names import ORDERS, is_vector
-from lanewise.loading.native_program import layer_shapes
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Plain, ShortConv
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.names import ORDERS, is_vector
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Plain, ShortConv
+from lanewise.loading.programs.native_program import layer_shapes
 from lanewise_quantizer.fit.recurrence import KEPT
 
 Floats = npt.NDArray[np.float32]

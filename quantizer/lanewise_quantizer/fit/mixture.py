@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Experts
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts
 from lanewise_quantizer.fit.experts import STACKED, Routes, activate, roles_of, with_bias
 from lanewise_quantizer.fit.moments import Moment, moment_of
 from lanewise_quantizer.fit.source import Source

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise_quantizer.coded import CodedMatrix, CodedType
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import (

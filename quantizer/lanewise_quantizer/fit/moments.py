@@ -14,7 +14,7 @@ from lanewise_quantizer.planes import chained
 Floats = npt.NDArray[np.float32]
 
 # The share of H that goes to its diagonal: what inputs have in common in one text they have less
-# in common in another (DECISIONS.md has the measurement).
+# in common in another (measured: guide/decisions/calibration-for-other-texts.md).
 APART = np.float32(0.6)
 # What a matrix may be asked to make up for of the hidden states' own drift, as a multiple of what
 # it adds to them: the first tokens of a text have states so large that all else would be lost.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.layer import matrices_of
 from lanewise_quantizer.fit.recurrence import KEPT

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.feedback import quantize_by_importance

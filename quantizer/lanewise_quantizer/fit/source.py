@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
-from lanewise.loading.program import Experts
-from lanewise.loading.quantized_sources import original_columns
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.base.program import Experts
+from lanewise.loading.quantized.quantized_sources import original_columns
 from lanewise_quantizer.storage import decode_rows
 
 Floats = npt.NDArray[np.float32]

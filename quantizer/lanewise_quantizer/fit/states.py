@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.program import ModelConfig
 
 Floats = npt.NDArray[np.float32]
 

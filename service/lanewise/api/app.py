@@ -58,7 +58,7 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
             *(KnownRoute(e.path, e.serve, methods=[e.method]) for e in ENDPOINTS),
             *(KnownRoute(path, described, methods=["GET"]) for path in documents.PATHS),
             *(KnownRoute(path, page.answer, methods=["GET"]) for path in page.FILES),
-            *(KnownRoute(path, guide.answer, methods=["GET"]) for path in guide.PATHS),
+            *(KnownRoute(path, guide.answer, methods=["GET"]) for path in guide.ROUTES),
         ],
         # CORS is outermost: errors have its headers too, or browsers would hide them.
         middleware=[

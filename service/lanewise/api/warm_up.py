@@ -7,9 +7,9 @@ import time
 import numpy as np
 
 from lanewise.api.shared.state import Phase, ServerState
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.stream import EngineError
-from lanewise.engine.text_queue import EncodingRequest
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import EngineError
+from lanewise.engine.scheduling.text_queue import EncodingRequest
 from lanewise.text.tokenizing_error import TokenizingError
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from rich.table import Table
 
 from lanewise.commands.opening import Opened
 from lanewise.commands.perplexity import read_text
-from lanewise.engine.block_pool import blocks_for
-from lanewise.engine.config import EngineConfig
+from lanewise.engine.base.block_pool import blocks_for
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.prediction_head import PredictionHead
-from lanewise.engine.request import GenerationRequest, SamplingParams
+from lanewise.engine.guessing.prediction_head import PredictionHead
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.runtime import Batch, Counters, Draw, Sampled, Session
 from lanewise.settings import BenchSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from typing import Any
 from lanewise.commands.chat_client import ChatClient, ChatError, Numbers
 from lanewise.commands.chat_input import line_editing, read_text
 from lanewise.commands.chat_server import flags_of, own_server
-from lanewise.loading.hub import DEFAULT
+from lanewise.loading.checkpoints.hub import DEFAULT
 from lanewise.settings import ChatSettings, SettingsError
 
 FAINT, PLAIN = "\x1b[2m", "\x1b[0m"

@@ -53,7 +53,7 @@ from lanewise.commands.perplexity import (
 from lanewise.commands.progress import steps_bar
 from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Session
 from lanewise.settings import BenchSettings, CompareSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer

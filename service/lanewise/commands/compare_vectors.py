@@ -19,9 +19,9 @@ from rich.table import Column, Table
 from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder
 from lanewise.settings import CompareSettings, SettingsError
 from lanewise.text.pooled_text import of_checkpoint

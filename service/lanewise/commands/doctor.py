@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from lanewise import host, topology
 from lanewise.commands.opening import open_model, placement_for
 from lanewise.commands.selftest import run_selftest
-from lanewise.engine.config import SchedulerConfig
+from lanewise.engine.base.config import SchedulerConfig
 from lanewise.planning.memory import plan_memory
 from lanewise.runtime import (
     LibraryMissingError,

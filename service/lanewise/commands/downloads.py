@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from lanewise.host import format_size
-from lanewise.loading import small_model
+from lanewise.loading.checkpoints import small_model
 from lanewise.settings import ListSettings
 
 WIDTH = 200

@@ -17,18 +17,18 @@ from rich.text import Text
 
 from lanewise.commands.progress import bytes_bar
 from lanewise.host import default_threads, format_size
-from lanewise.loading.checkpoint import Checkpoint, Converted, ModelFileError
-from lanewise.loading.formats import MATRIX_TYPES, TensorType, row_bytes
-from lanewise.loading.gguf import GgufFile
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.json_files import Fields, read_object
-from lanewise.loading.mapped_file import close_all
-from lanewise.loading.names import is_vector
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_checkpoint import ROWS, TensorNote, is_packed
-from lanewise.loading.quantization import find_quantization
-from lanewise.loading.safetensors import DTYPES, SafetensorsFile
-from lanewise.loading.weights_files import open_weights
+from lanewise.loading.base.checkpoint import Checkpoint, Converted, ModelFileError
+from lanewise.loading.base.formats import MATRIX_TYPES, TensorType, row_bytes
+from lanewise.loading.base.json_files import Fields, read_object
+from lanewise.loading.base.mapped_file import close_all
+from lanewise.loading.base.names import is_vector
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.checkpoints.packed_checkpoint import ROWS, TensorNote, is_packed
+from lanewise.loading.files.gguf import GgufFile
+from lanewise.loading.files.safetensors import DTYPES, SafetensorsFile
+from lanewise.loading.files.weights_files import open_weights
+from lanewise.loading.quantized.quantization import find_quantization
 from lanewise.settings import InspectSettings
 from lanewise.told import told
 from lanewise_quantizer.quantize import check_finite

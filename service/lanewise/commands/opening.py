@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from lanewise.commands.progress import bytes_bar
 from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
-from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model, placing_refusal, tuning
 from lanewise.runtime.cpu import set_fetch_ahead
 from lanewise.runtime.model import resolve_kv_type

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lanewise.commands.perplexity import naming
-from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, InputStats, Model, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.text.tokenizer import Tokenizer

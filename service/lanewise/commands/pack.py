@@ -4,9 +4,9 @@ from pathlib import Path
 
 from lanewise.commands.opening import load_model, threads_of
 from lanewise.host import format_size
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
-from lanewise.loading.packed_writer import check_folder, write_packed
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.writing.packed_writer import check_folder, write_packed
 from lanewise.settings import PackSettings, SettingsError
 
 

@@ -30,7 +30,7 @@ from rich.console import Console
 
 from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.progress import steps_bar
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Batch, NativeError, Session
 from lanewise.settings import PerplexitySettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer

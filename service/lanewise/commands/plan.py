@@ -13,8 +13,8 @@ from lanewise.commands.bench import measure
 from lanewise.commands.opening import open_model
 from lanewise.commands.plan_report import MOST_FOUND, print_found, print_instances, print_plan
 from lanewise.commands.progress import steps_bar
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.planning.machines import Instance, Price, find_instance, instances, machine_of
 from lanewise.planning.measured import calibrated, machine_of_report, points_of
 from lanewise.planning.report import Asked, Planned, report_of

@@ -1,6 +1,6 @@
 """``lanewise pull``: downloads a model from the hub and prints where it lies."""
 
-from lanewise.loading.hub import resolve_model
+from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.settings import PullSettings, SettingsError
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.loading.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
-from lanewise.loading.formats import TensorType
-from lanewise.loading.names import ORDERS
-from lanewise.loading.native_program import layer_shapes
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.base.checkpoint import Checkpoint, Role, Tensor, TokenizerFiles
+from lanewise.loading.base.formats import TensorType
+from lanewise.loading.base.names import ORDERS
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.loading.programs.native_program import layer_shapes
 from lanewise.runtime import Batch, Model, NativeError, Session, usable_levels
 from lanewise.runtime.targets import MATRICES
 

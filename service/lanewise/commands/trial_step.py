@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from lanewise.host import format_size, memory_limit
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes

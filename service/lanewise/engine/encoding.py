@@ -1,4 +1,4 @@
-"""The engine of a model that is pooled: one thread that runs whole texts, a step of them a time."""
+"""The engine of a pooled model (vectors, scores): one thread that runs whole texts in steps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from lanewise.engine.admission import Admission
-from lanewise.engine.deadlines import TimeLimits
-from lanewise.engine.delivery import Outbox
+from lanewise.engine.base.stream import EngineError, EngineStoppedError
 from lanewise.engine.engine_thread import EngineThread
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.stream import EngineError, EngineStoppedError
-from lanewise.engine.text_queue import EncodingJob, EncodingRequest, Floats, Ids, TextQueue, Turn
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
+from lanewise.engine.scheduling.deadlines import TimeLimits
+from lanewise.engine.scheduling.text_queue import (
+    EncodingJob,
+    EncodingRequest,
+    Floats,
+    Ids,
+    TextQueue,
+    Turn,
+)
+from lanewise.engine.steps.delivery import Outbox
 
 logger = logging.getLogger(__name__)
 
 
 class EncoderRunner(Protocol):
-    """What the engine needs of a model: ``lanewise.runtime.Encoder`` has it, and so has a fake."""
+    """The engine's view of an encoder: ``lanewise.runtime.Encoder``, or a fake in tests."""
 
     def run(
         self,
@@ -33,9 +40,9 @@ class EncoderRunner(Protocol):
         normalize: bool | None = None,
         seen: Items[int] | None = None,
     ) -> Floats:
-        """A row for each text, or for each token with pooling "none".
+        """One row for each text, or with pooling "none" one for each token.
 
-        ``seen`` is how many of each text's first tokens its tokens see, None: all.
+        ``seen`` is how many first tokens of each text its tokens attend to; None: all.
         """
 
     def close(self) -> None:
@@ -44,21 +51,21 @@ class EncoderRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """What the engine may use, and what it may keep its users waiting for."""
+    """What the engine may use, and how long its users may wait."""
 
     max_text_tokens: int
     vocab_size: int
-    dims: int  # of a row
-    max_step_tokens: int = 512  # a longer text is a step of its own
+    dims: int  # numbers in a row
+    max_step_tokens: int = 512  # a longer text runs as a step of its own
     max_step_texts: int = 512
-    max_requests: int = 320  # that run or wait
+    max_requests: int = 320  # running or waiting
     max_queued_tokens: int = 1 << 20
-    queue_timeout_s: float = 0.0  # 0 = none, as for the next
+    queue_timeout_s: float = 0.0  # 0 = none; so for the next
     request_timeout_s: float = 0.0
 
 
 class EncoderEngine(EngineThread):
-    """Takes texts on event loops, answers with their rows from its own thread."""
+    """Takes texts on event loops and answers with their rows, computed on its own thread."""
 
     def __init__(self, runner: EncoderRunner, config: EncoderConfig, metrics: Metrics) -> None:
         admission = Admission(
@@ -73,13 +80,13 @@ class EncoderEngine(EngineThread):
         self._limits = TimeLimits[EncodingJob](
             config.queue_timeout_s, config.request_timeout_s, admission, metrics
         )
-        self._began: float | None = None  # the step that runs now
+        self._began: float | None = None  # when the running step began; None between steps
 
     # Called from event loops and from the code that starts and stops the engine.
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that a text may have."""
+        """The most tokens that a text may have."""
         return self.config.max_text_tokens
 
     async def encode(
@@ -87,8 +94,8 @@ class EncoderEngine(EngineThread):
     ) -> list[Floats]:
         """The row of each text, or with pooling "none" the rows of its tokens.
 
-        A cancelled caller gives its texts up. QueueFullError or EngineStoppedError if they are not
-        accepted, EngineError if the model fails.
+        Cancelling the caller drops its texts. QueueFullError or EngineStoppedError if the texts are
+        not accepted, EngineError if the model fails.
         """
         loop = asyncio.get_running_loop()
         job = EncodingJob(
@@ -120,7 +127,7 @@ class EncoderEngine(EngineThread):
         self._runner.close()
 
     def _receive(self) -> bool:
-        """Handle what has been asked for since the last step; wait when there is nothing to run."""
+        """Handle messages that came since the last step; wait while there is nothing to run."""
         self._drain_inbox()
         for job, error in self._limits.late(time.monotonic()):
             self._fail(job, error)
@@ -145,7 +152,7 @@ class EncoderEngine(EngineThread):
             self._end(job, "abort")
 
     def _step(self) -> None:
-        """Run some texts, those with equal modes in one call, and pass on what is complete."""
+        """Run a step's texts, equal modes in one call; answer requests that are complete."""
         turns = self._queue.take(self.config.max_step_tokens, self.config.max_step_texts)
         now = time.monotonic()
         for turn in turns:
@@ -209,7 +216,7 @@ class EncoderEngine(EngineThread):
                     at += 1
 
     def _run_each(self, turns: Items[Turn], error: Exception) -> None:
-        """A step failed: perhaps one text is at fault; other requests get what they would have."""
+        """After a failed step run each request alone: a bad text then fails only its own."""
         logger.error("a step of %d requests failed: %s", len(turns), error)
         self.metrics.step_errors.inc()
         if len(turns) == 1:
@@ -267,7 +274,7 @@ class EncoderEngine(EngineThread):
 
 
 def _settle(job: EncodingJob, error: EngineError | None = None) -> None:
-    """Give who asked its rows or an error, on its event loop; not if it has gone."""
+    """Give the caller its rows or an error, on its event loop, unless it was cancelled."""
     if job.done.done():
         return
     if error is None:

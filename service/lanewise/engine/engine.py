@@ -1,4 +1,4 @@
-"""The engine: one thread that owns the model and runs schedule → run → complete for ever."""
+"""The engine: one thread that owns the model and repeats schedule, run, complete."""
 
 import asyncio
 import logging
@@ -7,28 +7,28 @@ from collections.abc import AsyncIterator, Iterable
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager
 
-from lanewise.engine.adapters import holding
-from lanewise.engine.admission import Admission
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.constraint import Constraint, ConstraintError
-from lanewise.engine.deadlines import TimeLimits
-from lanewise.engine.delivery import Outbox, deliver
-from lanewise.engine.draft_model import Drafter
+from lanewise.engine.base.adapters import holding
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.runner import ModelRunner
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.step import Step
+from lanewise.engine.base.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
+from lanewise.engine.drawing.constraint import Constraint, ConstraintError
+from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.engine_thread import EngineThread
-from lanewise.engine.jobs import JobMaker
-from lanewise.engine.masks import MaskFiller
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.pacing import Pacer
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.runner import ModelRunner
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.speculation import Speculator
-from lanewise.engine.step import Step
-from lanewise.engine.stepping import StepEvents, Stepper
-from lanewise.engine.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
-from lanewise.engine.tracking import Job, JobGroup, Tally, observe_end
+from lanewise.engine.guessing.draft_model import Drafter
+from lanewise.engine.guessing.speculation import Speculator
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
+from lanewise.engine.scheduling.deadlines import TimeLimits
+from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.scheduler import Scheduler
+from lanewise.engine.steps.delivery import Outbox, deliver
+from lanewise.engine.steps.jobs import JobMaker
+from lanewise.engine.steps.stepping import StepEvents, Stepper
+from lanewise.engine.steps.tracking import Job, JobGroup, Tally, observe_end
 from lanewise.runtime import NO_TOKEN, NativeError, Sampled
 
 logger = logging.getLogger(__name__)
@@ -37,15 +37,15 @@ NOTHING_DRAWN = (None,)  # the end of a prompt of which no answer was asked for
 NOTHING_ALLOWED = (
     "no token may come next: logit_bias, penalties and the tokens allowed leave none together"
 )
-# Requests that are more work than so many numbers are made ready in a thread: 1.3 million tokens of
-# prompts take 0.3 s.
+# Requests with more work than this (``JobMaker.work``) are prepared in a thread: 1.3 million prompt
+# tokens take 0.3 s.
 INLINE_WORK = 4096
-# Sums in the metrics are brought up to date this often, and whenever the load changes.
+# How often sums in the metrics are updated, beside each change of the load.
 PUBLISH_S = 0.05
 
 
 class Engine(EngineThread):
-    """Takes requests on event loops, answers them from its own thread."""
+    """Takes requests on event loops and answers them from its own thread."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Engine(EngineThread):
         self._limits = TimeLimits[JobGroup](
             config.queue_timeout_s, config.request_timeout_s, admission, metrics
         )
-        self._busy = False  # with sequences to run
-        self._busy_since = 0.0  # what came before is in the metrics
+        self._busy = False  # whether there are sequences to run
+        self._busy_since = 0.0  # time before this is in the metrics already
         self._published = (0, 0)
         self._tally = Tally()
         self._steps = Stepper(
@@ -95,12 +95,12 @@ class Engine(EngineThread):
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that prompt and answer may have together."""
+        """The most tokens that prompt and answer may have together."""
         return self.config.max_model_len
 
     @property
     def largest_request(self) -> int:
-        """Most sequences that one request may ask for."""
+        """The most sequences that one request may ask for."""
         return self.config.max_seqs + self.config.max_queued_requests
 
     @asynccontextmanager
@@ -111,13 +111,13 @@ class Engine(EngineThread):
         is_counted: bool = True,
         trace_id: str | None = None,
     ) -> AsyncIterator[RequestStream]:
-        """The outputs of some sequences; leaving the block aborts what has not ended.
+        """The outputs of a request's sequences; leaving the block aborts those that have not ended.
 
-        Metrics of requests and of steps have only what ``is_counted``; they name ``trace_id`` as an
-        example of what they count.
+        Requests that are not ``is_counted`` are left out of the metrics of requests and steps. The
+        metrics' exemplars name ``trace_id``.
 
-        ValueError if one of them could never be run, QueueFullError or EngineStoppedError if they
-        are not accepted.
+        ValueError if a sequence could never be run, QueueFullError or EngineStoppedError if the
+        request is not accepted.
         """
         if self._maker.work(requests) > INLINE_WORK:
             group = await asyncio.to_thread(self._maker.make, requests)
@@ -131,7 +131,7 @@ class Engine(EngineThread):
             on_cancel=lambda: self._inbox.put(lambda: self._handle_cancel(group)),
         )
         n_tokens = sum(len(request.prompt) for request in requests)
-        # What is accepted is in the inbox before the engine's thread can end.
+        # Accepted requests must be in the inbox before the engine's thread can end.
         with holding(group.adapter, len(requests)):
             self._admission.enter(
                 requests[0].client,
@@ -168,7 +168,7 @@ class Engine(EngineThread):
                 self._speculator.close()
 
     def _receive(self) -> bool:
-        """Handle what has been asked for since the last step; wait when there is nothing to run."""
+        """Handle messages that came since the last step; wait while there is nothing to run."""
         self._steps.wait()
         self._drain_inbox()
         for group, error in self._limits.late(time.monotonic()):
@@ -196,16 +196,16 @@ class Engine(EngineThread):
                 job.note_started(now, self.metrics)
 
     def _complete(self, step: Step, results: Items[Items[Sampled]]) -> None:
-        """Pass on what the turns of a step got, which is behind their texts already."""
+        """Send the results of a step's turns, which are appended to their sequences already."""
         now = time.monotonic()
-        if any(results):  # a prompt of which nothing is drawn yet says nothing of the model
+        if any(results):  # a part of a prompt draws nothing and does not show that the model works
             self.failures.note_success()
         jobs, tally = self._jobs, self._tally
         for turn, result in zip(step.turns, results, strict=True):
             sequence = turn.sequence
             job = jobs.get(sequence)
             if job is None:
-                continue  # failed with another of its request
+                continue  # failed with another sequence of its request
             if turn.error is not None:
                 self._fail_draw(sequence, turn.error)
                 continue
@@ -220,7 +220,7 @@ class Engine(EngineThread):
                 if constraint is None:
                     tally.note_tokens(job, len(result), now, self.metrics)
             elif turn.end != sequence.n_known:
-                continue  # a part of the prompt only
+                continue  # only a part of its prompt was computed
             else:
                 drawn = NOTHING_DRAWN
             if constraint is not None:
@@ -228,12 +228,12 @@ class Engine(EngineThread):
             else:
                 self._send(job, drawn, sequence.finish_reason(drawn[-1]), now)
         if self._load() != self._published:
-            self._publish()  # before answers go out: who has one may ask for metrics next
+            self._publish()  # first: a client with its answer may ask for metrics
 
     def _send(
         self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
     ) -> None:
-        """Put tokens on their way to the client, and end their sequence if there is a reason."""
+        """Send tokens to the client; end the sequence if there is a finish reason."""
         scores: Items[Sampled] = ()
         if job.prompt_scores:
             scores, job.prompt_scores = job.prompt_scores, []
@@ -244,7 +244,7 @@ class Engine(EngineThread):
     def _complete_constrained(
         self, job: Job, constraint: Constraint, drawn: Sampled | None, now: float
     ) -> None:
-        """Send what was drawn with the tokens that its grammar put before and puts after it."""
+        """Send the drawn token with the tokens that its grammar forces before and after it."""
         try:
             tokens, n_forced, reason = constraint.complete(job.sequence, drawn)
         except ConstraintError as error:
@@ -267,7 +267,7 @@ class Engine(EngineThread):
             self._scheduler.add(job.sequence)
 
     def _handle_text_end(self, group: JobGroup, index: int) -> None:
-        """The text of a sequence reached a stop string."""
+        """The text of a sequence contains a stop string: end the sequence."""
         if index in group.jobs:
             self._end(group.jobs[index], "stop", time.monotonic())
 
@@ -283,7 +283,7 @@ class Engine(EngineThread):
         self._fail(sequences, EngineError(f"the model failed: {error}"))
 
     def _fail_draw(self, sequence: Sequence, error: NativeError) -> None:
-        """End a request of which no token could be drawn, in a step of which others could."""
+        """Fail a request whose draw failed in a step where other draws succeeded."""
         if error.status == NO_TOKEN:
             self._fail([sequence], NoTokenError(NOTHING_ALLOWED))
             return
@@ -292,7 +292,7 @@ class Engine(EngineThread):
         self._fail_alone([sequence], error)
 
     def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
-        """End the requests of some sequences with an error, their other sequences included."""
+        """Fail the requests of these sequences, with all of their sequences."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
             self._fail_group(group, error)
 
@@ -313,7 +313,7 @@ class Engine(EngineThread):
         return len(self._scheduler.running), len(self._scheduler.waiting)
 
     def _publish(self) -> None:
-        """Bring the metrics that are not counted as things happen up to date."""
+        """Update the metrics that are not counted when things happen."""
         now = time.perf_counter()
         if self._busy:
             self.metrics.busy_seconds.inc(now - self._busy_since)
@@ -322,8 +322,7 @@ class Engine(EngineThread):
         self._tally.publish(self.metrics)
         self._published = running, waiting = self._load()
         self.metrics.set_load(running, waiting, self._pool.n_used)
-        if self._scheduler.states is not None:
-            self.metrics.states.publish(self._scheduler.states.snapshots)
+        self.metrics.states.publish(self._scheduler.states.snapshots)
         if self.metrics.facts.max_loras:
             self.metrics.set_adapters(
                 *(_names(part) for part in (self._scheduler.running, self._scheduler.waiting))
@@ -331,6 +330,6 @@ class Engine(EngineThread):
 
 
 def _names(sequences: Iterable[Sequence]) -> str:
-    """The adapters of some sequences."""
+    """The adapters of these sequences, with commas between them."""
     used = (sequence.request.adapter for sequence in sequences)
     return ",".join(sorted({adapter.name for adapter in used if adapter is not None}))

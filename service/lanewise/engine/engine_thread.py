@@ -1,4 +1,4 @@
-"""What every engine has: a thread of its own, the door to it, and an inbox for what it is told."""
+"""What all engines share: their own thread, admission, and an inbox of messages."""
 
 import logging
 import queue
@@ -8,28 +8,28 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from lanewise.engine.admission import Admission
-from lanewise.engine.failures import FailureStreak
-from lanewise.engine.metrics import Metrics
-from lanewise.engine.stream import EngineStoppedError
+from lanewise.engine.base.stream import EngineStoppedError
+from lanewise.engine.metering.failures import FailureStreak
+from lanewise.engine.metering.metrics import Metrics
+from lanewise.engine.scheduling.admission import Admission
 
 logger = logging.getLogger(__name__)
 
-# The engine's thread wants the interpreter back right after each native call, and a busy event loop
-# keeps it for this long. Measured beside other work on two cores: the median wait after a call of
-# 4 ms is 16 ms with the default of 5 ms, and 7 ms with this; less than this changes little.
+# After a native call the engine's thread needs the interpreter (GIL), which a busy event loop keeps
+# for this long. Measured beside other work on two cores: after a call of 4 ms the thread waits 16
+# ms (median) with Python's default of 5 ms, and 7 ms with this value. Less changes little.
 SWITCH_INTERVAL_S = 0.0005
 
 
 class EngineThread(ABC):
-    """Starts, is asked and stops from any thread; what it is told to do, it does on its own."""
+    """Can be started, asked and stopped from any thread; runs messages and steps on its own."""
 
     def __init__(self, name: str, admission: Admission, metrics: Metrics) -> None:
         self.metrics = metrics
         self.failures = FailureStreak()
         self._admission = admission
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._stopping = False  # the engine's thread only
+        self._stopping = False  # used only by the engine's thread
         metrics.step_age.set_function(self.step_age_s)
         metrics.queued_tokens.set_function(lambda: admission.queued_tokens)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -41,11 +41,11 @@ class EngineThread(ABC):
         self._thread.start()
 
     def stop_accepting(self) -> None:
-        """Turn new requests away; those accepted go on."""
+        """Refuse new requests; accepted ones go on."""
         self._admission.close()
 
     def stop(self) -> None:
-        """Fail what is still running, free what the model runs with and end the thread."""
+        """Fail unfinished requests, free the model's memory and end the thread."""
         self.stop_accepting()
         if self._thread.is_alive():
             self._inbox.put(self._handle_stop)
@@ -58,18 +58,18 @@ class EngineThread(ABC):
 
     @property
     def unfinished(self) -> int:
-        """What was accepted and has not ended: sequences, or requests for vectors."""
+        """Sequences, or requests for vectors, that were accepted and have not ended."""
         return self._admission.unfinished
 
     def step_age_s(self) -> float:
-        """Seconds that the step running now has been running; 0 between steps."""
+        """Seconds since the running step began; 0 between steps."""
         began = self._step_began
         return 0.0 if began is None else time.monotonic() - began
 
     @property
     @abstractmethod
     def _step_began(self) -> float | None:
-        """When the step that runs now began; any thread asks."""
+        """When the running step began; called from any thread."""
 
     # Everything below runs on the engine's thread.
 
@@ -90,7 +90,7 @@ class EngineThread(ABC):
 
     @abstractmethod
     def _wind_up(self, error: EngineStoppedError) -> None:
-        """Fail what has not ended, and free what the model runs with."""
+        """Fail unfinished requests and free the model's memory."""
 
     def _drain_inbox(self) -> None:
         while not self._inbox.empty():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +26,12 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("api-vectors", "api-server"),
     ),
     "Run": ("configure", "deploy", "arm", "operate", "metrics", "tune", "troubleshooting"),
-    "Understand": ("quantize", "performance", "design"),
+    "Understand": ("quantize", "performance", "design", "decisions/index"),
 }
+DECISIONS = "decisions"  # folder of pages that only its index lists
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 REPOSITORY_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#]*)(?:#[^)]*)?\)")
-PAGE_LINK = re.compile(r"([\w-]+)\.md(#[\w-]+)?")
+PAGE_LINK = re.compile(rf"((?:{DECISIONS}/)?[\w-]+)\.md(#[\w-]+)?")
 MAX_WORDS = 8  # of a search; more find nothing else
 
 
@@ -62,8 +64,14 @@ class Found:
 
 
 def names() -> list[str]:
-    """The pages that are here, in order."""
+    """The pages that the contents list and that are here, in order."""
     return [name for pages in PARTS.values() for name in pages if path_of(name).is_file()]
+
+
+def decisions() -> list[str]:
+    """The pages of decisions, which are reached from their index and by a search."""
+    found = sorted(path.stem for path in (FOLDER / DECISIONS).glob("*.md"))
+    return [f"{DECISIONS}/{name}" for name in found if name != "index"]
 
 
 def path_of(name: str) -> Path:
@@ -131,7 +139,7 @@ def _page_href(href: str) -> str:
 @cache
 def _sections() -> tuple[Found, ...]:
     found = []
-    for name in names():
+    for name in (*names(), *decisions()):
         text = markdown_of(name)
         marks = [*re.finditer(r"^#{1,3} (.+)$", text, re.MULTILINE)]
         ends = [*(mark.start() for mark in marks[1:]), len(text)]
@@ -142,7 +150,7 @@ def _sections() -> tuple[Found, ...]:
 
 
 def search(asked: str) -> list[Found]:
-    """The sections that hold all words, headings with them first."""
+    """The sections that hold all words: decisions last, headings with the words first."""
     words = asked.lower().split()[:MAX_WORDS]
     if not words:
         return []
@@ -150,8 +158,9 @@ def search(asked: str) -> list[Found]:
     for section in _sections():
         heading, text = section.title.lower(), section.text.lower()
         if all(word in heading or word in text for word in words):
-            ranked.append((sum(word in heading for word in words), _excerpt(section, words)))
-    ranked.sort(key=lambda pair: -pair[0])
+            rank = section.page.startswith(DECISIONS), -sum(word in heading for word in words)
+            ranked.append((rank, _excerpt(section, words)))
+    ranked.sort(key=itemgetter(0))
     return [section for _, section in ranked]
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from lanewise.engine.block_pool import BlockPool
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import Pacer
-from lanewise.engine.request import GenerationRequest, SamplingParams
-from lanewise.engine.scheduler import Scheduler
-from lanewise.engine.sequence import Sequence
-from lanewise.engine.step import Step
+from lanewise.engine.base.block_pool import BlockPool
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.step import Step
+from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.planning.steps import StepCost, StepSize, StepTime, seen
 from lanewise.planning.work import WHOLE, WindowShares
 from lanewise.runtime import Sampled

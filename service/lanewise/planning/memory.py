@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from lanewise import host
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.states import blocks_per_snapshot
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.kv.states import blocks_per_snapshot
 from lanewise.held import held_within
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 

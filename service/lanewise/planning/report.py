@@ -6,8 +6,8 @@ from itertools import product
 from typing import Any
 
 from lanewise import host
-from lanewise.engine.config import SchedulerConfig
-from lanewise.engine.pacing import FAMILIAR, Pacer, Work
+from lanewise.engine.base.config import SchedulerConfig
+from lanewise.engine.scheduling.pacing import FAMILIAR, Pacer, Work
 from lanewise.planning.clients import Outcome, Server, Traffic, simulate
 from lanewise.planning.machines import Instance, Machine, Price
 from lanewise.planning.memory import MemoryPlan, plan_memory

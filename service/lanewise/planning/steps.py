@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import log
 
-from lanewise.engine.pacing import Work
+from lanewise.engine.scheduling.pacing import Work
 from lanewise.planning.machines import Kernels, Machine
 from lanewise.planning.work import WHOLE, ModelWork, WindowShares
 

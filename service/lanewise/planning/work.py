@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-from lanewise.loading.checkpoint import Checkpoint, Role
-from lanewise.loading.names import is_vector
-from lanewise.loading.program import (
+from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.base.names import is_vector
+from lanewise.loading.base.program import (
     Attention,
     Experts,
     Gated,

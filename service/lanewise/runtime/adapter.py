@@ -2,8 +2,8 @@
 
 from typing import Any, Self
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import AdaptedMatrix, AdapterFiles, AdapterTensor
+from lanewise.loading.adapters.lora import AdaptedMatrix, AdapterFiles, AdapterTensor
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.native.library import Native, NativeError, native
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.model import Model

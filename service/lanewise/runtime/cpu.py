@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lanewise.loading.formats import TensorType
+from lanewise.loading.base.formats import TensorType
 from lanewise.native.library import NativeError, native
 
 X86_LEVELS = ("scalar", "avx2", "avx512vnni", "avx512vbmi", "amx")  # each contains those before

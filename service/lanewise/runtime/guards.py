@@ -4,7 +4,7 @@ import logging
 import mmap
 from weakref import WeakSet, finalize
 
-from lanewise.loading.mapped_file import mappings
+from lanewise.loading.base.mapped_file import mappings
 from lanewise.native.library import Native, NativeError, native
 
 logger = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
-from lanewise.loading.formats import TABLE_BYTES, TensorType, has_table
-from lanewise.loading.mapped_file import changed_files
-from lanewise.loading.names import HF, TENSOR_NAMES, is_vector
-from lanewise.loading.native_program import NativeProgram
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
+from lanewise.loading.base.formats import TABLE_BYTES, TensorType, has_table
+from lanewise.loading.base.mapped_file import changed_files
+from lanewise.loading.base.names import HF, TENSOR_NAMES, is_vector
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.programs.native_program import NativeProgram
 from lanewise.native.library import Native, NativeError, native
 from lanewise.runtime.guards import guard_mappings
 from lanewise.runtime.targets import held_name, target_types, warn_of_kept

@@ -4,9 +4,9 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, Role, Tensor
-from lanewise.loading.formats import HELD, TensorType, row_bytes
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role, Tensor
+from lanewise.loading.base.formats import HELD, TensorType, row_bytes
+from lanewise.loading.base.program import ModelConfig
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lanewise.loading.small_model import cache_folder
+from lanewise.loading.checkpoints.small_model import cache_folder
 from lanewise.native.library import NativeError, library_path, native
 from lanewise.runtime.cpu import best_isa, cpu_features
 

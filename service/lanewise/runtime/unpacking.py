@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.loading.checkpoint import ModelFileError, Tensor
-from lanewise.loading.formats import TABLE_BYTES
+from lanewise.loading.base.checkpoint import ModelFileError, Tensor
+from lanewise.loading.base.formats import TABLE_BYTES
 from lanewise.native.library import NativeError, native
 
 Bytes = npt.NDArray[np.uint8]

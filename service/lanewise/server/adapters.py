@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lanewise import host
-from lanewise.engine.adapters import AdapterError, AdapterFileError, Adapters
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.lora import largest_adapter_bytes, open_adapter
+from lanewise.engine.base.adapters import AdapterError, AdapterFileError, Adapters
+from lanewise.loading.adapters.lora import largest_adapter_bytes, open_adapter
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.runtime import Adapter, Model, NativeError
 from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from lanewise import host
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.lora import open_adapter
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.adapters.lora import open_adapter
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name

@@ -4,9 +4,9 @@ import logging
 from dataclasses import dataclass
 
 from lanewise import host
-from lanewise.engine.draft_model import DraftModel
-from lanewise.loading.hub import resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.engine.guessing.draft_model import DraftModel
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.settings import MTP, Settings, SettingsError

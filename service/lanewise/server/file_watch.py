@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from lanewise.api.shared.state import ServerState
-from lanewise.loading.mapped_file import changed_files
+from lanewise.loading.base.mapped_file import changed_files
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import logging
 
 from lanewise import __version__
 from lanewise.engine.encoding import EncoderConfig, EncoderEngine
-from lanewise.engine.metrics import Metrics, ModelFacts
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.host import MemoryLimit
 from lanewise.runtime import Encoder, Model, kernels_in_use
 from lanewise.server.names import names_of

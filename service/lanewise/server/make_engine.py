@@ -4,14 +4,14 @@ import logging
 from dataclasses import dataclass
 
 from lanewise import __version__, host
-from lanewise.engine.adapters import Adapters
-from lanewise.engine.config import EngineConfig
-from lanewise.engine.draft_model import Drafter, DraftModel
+from lanewise.engine.base.adapters import Adapters
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.window import Windows
 from lanewise.engine.engine import Engine
-from lanewise.engine.metrics import Metrics, ModelFacts
-from lanewise.engine.prediction_head import PredictionHead
-from lanewise.engine.states import blocks_between, blocks_per_snapshot
-from lanewise.engine.window import Windows
+from lanewise.engine.guessing.draft_model import Drafter, DraftModel
+from lanewise.engine.guessing.prediction_head import PredictionHead
+from lanewise.engine.kv.states import blocks_between, blocks_per_snapshot
+from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lanewise.loading.checkpoint import Checkpoint, TokenizerFiles
+from lanewise.loading.base.checkpoint import Checkpoint, TokenizerFiles
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.sampling_defaults import SamplingDefaults, source_of

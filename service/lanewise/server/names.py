@@ -1,6 +1,6 @@
 """What the served model is called."""
 
-from lanewise.loading.checkpoint import Checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise.runtime import Model
 from lanewise.settings import Settings
 

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lanewise import host, topology
-from lanewise.loading.checkpoint import Checkpoint
-from lanewise.loading.hub import REAL_ONE, TOY, is_toy, resolve_model
-from lanewise.loading.opening import open_checkpoint
+from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.hub import REAL_ONE, TOY, is_toy, resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server.checks_first import check_first
 from lanewise.server.model_text import Text, make_text, text_of_pooled
 from lanewise.server.progress import progress_of

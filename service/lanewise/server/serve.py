@@ -21,7 +21,7 @@ from lanewise.api.shared.state import ModelCard, Phase, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE, Workers, started
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
-from lanewise.loading.lora import files_under
+from lanewise.loading.adapters.lora import files_under
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine

@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 
 class SettingsError(Exception):
@@ -164,6 +164,9 @@ ON_OFF = Kind(_parse_switch, "on | off", "")
 SWITCH = Kind(_parse_switch, "true | false", "", is_switch=True)
 
 
-def knob(kind: Kind, text: str, *short: str) -> dict[str, object]:
-    """The metadata that makes a dataclass field a setting; ``text`` is its line in ``--help``."""
-    return {"kind": kind, "help": text, "short": short}
+_T = TypeVar("_T")
+
+
+def knob(default: _T, kind: Kind, text: str, *short: str) -> _T:
+    """A dataclass field that is a setting: ``text`` is its line in ``--help``, ``short`` as -p."""
+    return field(default=default, metadata={"kind": kind, "help": text, "short": short})

@@ -1,7 +1,7 @@
 """The settings of the server, and what commands share with it: one field for each knob."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lanewise.settings.kinds import (
     HF_OVERRIDES,
@@ -22,8 +22,9 @@ from lanewise.settings.kinds import (
 
 MIB = 1 << 20
 
-DRAFT_TOKENS = knob(
-    integer(1, 64), "most guessed tokens that a sequence has in one step; fewer where they fail"
+DRAFT_TOKENS = (
+    integer(1, 64),
+    "most guessed tokens that a sequence has in one step; fewer where they fail",
 )
 
 
@@ -31,11 +32,8 @@ DRAFT_TOKENS = knob(
 class SourceSettings:
     """What every command that names a model understands."""
 
-    model: str | None = field(
-        default=None,
-        metadata=knob(
-            TEXT, "a GGUF file, a Hugging Face folder, org/name or org/name:file.gguf of the hub"
-        ),
+    model: str | None = knob(
+        None, TEXT, "a GGUF file, a Hugging Face folder, org/name or org/name:file.gguf of the hub"
     )
 
 
@@ -43,12 +41,10 @@ class SourceSettings:
 class ComputeSettings(SourceSettings):
     """What every command that computes understands."""
 
-    threads: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(1, 256),
-            "threads that compute; from CPU quota, affinity and cores when not given",
-        ),
+    threads: int | None = knob(
+        None,
+        integer(1, 256),
+        "threads that compute; from CPU quota, affinity and cores when not given",
     )
 
 
@@ -56,34 +52,30 @@ class ComputeSettings(SourceSettings):
 class WeightSettings(ComputeSettings):
     """What every command that packs weights understands."""
 
-    weights: str | None = field(
-        default=None,
-        metadata=knob(
-            whole_or_parts(
-                ("q4_0", "q8_0", "f16", "bf16", "f32"),
-                ("attention", "ffn", "experts", "head"),
-                ("q4_0", "q8_0"),
-            ),
-            "type to hold matrices in, quantized while loading: of a float model, or of parts of"
-            " any (head=q4_0,attention=q4_0)",
+    weights: str | None = knob(
+        None,
+        whole_or_parts(
+            ("q4_0", "q8_0", "f16", "bf16", "f32"),
+            ("attention", "ffn", "experts", "head"),
+            ("q4_0", "q8_0"),
         ),
+        "type to hold matrices in, quantized while loading: of a float model, or of parts of"
+        " any (head=q4_0,attention=q4_0)",
     )
-    isa: str | None = field(
-        default=None,
-        metadata=knob(
-            choice(
-                "scalar",
-                "avx2",
-                "avx512vnni",
-                "avx512vbmi",
-                "amx",
-                "neon",
-                "dotprod",
-                "i8mm",
-                "sve",
-            ),
-            "instruction set level to use; the best one of this CPU when not given",
+    isa: str | None = knob(
+        None,
+        choice(
+            "scalar",
+            "avx2",
+            "avx512vnni",
+            "avx512vbmi",
+            "amx",
+            "neon",
+            "dotprod",
+            "i8mm",
+            "sve",
         ),
+        "instruction set level to use; the best one of this CPU when not given",
     )
 
 
@@ -91,53 +83,40 @@ class WeightSettings(ComputeSettings):
 class ModelSettings(WeightSettings):
     """What every command that runs a model understands."""
 
-    load: str = field(
-        default="auto",
-        metadata=knob(
-            choice("auto", "map", "copy"),
-            "packed weights: map the file or copy it; auto = copy what would be on small pages",
-        ),
+    load: str = knob(
+        "auto",
+        choice("auto", "map", "copy"),
+        "packed weights: map the file or copy it; auto = copy what would be on small pages",
     )
-    kv_cache_dtype: str = field(
-        default="auto",
-        metadata=knob(
-            choice("auto", "f16", "f32", "int8"),
-            "type of cached keys and values; auto = the model's, f16 or f32; int8 takes half of"
-            " f16's memory",
-        ),
+    kv_cache_dtype: str = knob(
+        "auto",
+        choice("auto", "f16", "f32", "int8"),
+        "type of cached keys and values; auto = the model's, f16 or f32; int8 takes half of"
+        " f16's memory",
     )
-    cpu_pinning: str = field(
-        default="auto",
-        metadata=knob(
-            choice("auto", "on", "off"),
-            "keep each thread on a physical core of its own; auto = where there are as many"
-            " threads as cores and no CPU quota",
-        ),
+    cpu_pinning: str = knob(
+        "auto",
+        choice("auto", "on", "off"),
+        "keep each thread on a physical core of its own; auto = where there are as many"
+        " threads as cores and no CPU quota",
     )
-    numa: str = field(
-        default="auto",
-        metadata=knob(
-            choice("auto", "off", "interleave", "replicate"),
-            "where several memory nodes have the weights: pages in turn, or a copy on each; auto ="
-            " replicate where threads are pinned and the copies take at most half the memory, else"
-            " interleave",
-        ),
+    numa: str = knob(
+        "auto",
+        choice("auto", "off", "interleave", "replicate"),
+        "where several memory nodes have the weights: pages in turn, or a copy on each; auto ="
+        " replicate where threads are pinned and the copies take at most half the memory, else"
+        " interleave",
     )
-    autotune: bool = field(
-        default=True,
-        metadata=knob(
-            ON_OFF,
-            "measure once per CPU model which of two close kernels is faster; no answer depends"
-            " on it",
-        ),
+    autotune: bool = knob(
+        True,
+        ON_OFF,
+        "measure once per CPU model which of two close kernels is faster; no answer depends on it",
     )
-    fetch_ahead: int = field(
-        default=0,
-        metadata=knob(
-            integer(0, MIB),
-            "Arm: ask for weights so many bytes before their use; 0 = left to the hardware; no"
-            " answer depends on it",
-        ),
+    fetch_ahead: int = knob(
+        0,
+        integer(0, MIB),
+        "Arm: ask for weights so many bytes before their use; 0 = left to the hardware; no"
+        " answer depends on it",
     )
 
 
@@ -145,303 +124,198 @@ class ModelSettings(WeightSettings):
 class Settings(ModelSettings):
     """What ``lanewise serve`` can be told."""
 
-    served_model_name: tuple[str, ...] = field(
-        default=(),
-        metadata=knob(
-            TEXTS,
-            "names of the model in the API, the first in metrics; the model's own when not given",
-        ),
+    served_model_name: tuple[str, ...] = knob(
+        (),
+        TEXTS,
+        "names of the model in the API, the first in metrics; the model's own when not given",
     )
-    host: str = field(default="127.0.0.1", metadata=knob(TEXT, "address to listen on"))
-    port: int = field(default=8000, metadata=knob(integer(0, 65535), "port to listen on", "-p"))
-    kv_memory: int | None = field(
-        default=None,
-        metadata=knob(
-            SIZE,
-            "memory for keys, values and states of conversations; from the memory limit when not"
-            " given",
-        ),
+    host: str = knob("127.0.0.1", TEXT, "address to listen on")
+    port: int = knob(8000, integer(0, 65535), "port to listen on", "-p")
+    kv_memory: int | None = knob(
+        None,
+        SIZE,
+        "memory for keys, values and states of conversations; from the memory limit when not given",
     )
-    snapshot_memory: int | None = field(
-        default=None,
-        metadata=knob(
-            SIZE,
-            "models with recurrent state: part of kv_memory for snapshots, which let shared prompts"
-            " and later turns resume; one for each 1024 tokens of the KV cache when not given",
-        ),
+    snapshot_memory: int | None = knob(
+        None,
+        SIZE,
+        "models with recurrent state: part of kv_memory for snapshots, which let shared prompts"
+        " and later turns resume; one for each 1024 tokens of the KV cache when not given",
     )
-    max_model_len: int | None = field(
-        default=None,
-        metadata=knob(
-            integer(1),
-            "longest prompt plus answer in tokens; not given: the model's context, or less where"
-            " the KV cache holds less",
-        ),
+    max_model_len: int | None = knob(
+        None,
+        integer(1),
+        "longest prompt plus answer in tokens; not given: the model's context, or less where"
+        " the KV cache holds less",
     )
-    max_step_tokens: int = field(
-        default=512, metadata=knob(integer(1, 1 << 20), "most tokens in one step of the model")
+    max_step_tokens: int = knob(512, integer(1, 1 << 20), "most tokens in one step of the model")
+    max_seqs: int = knob(64, integer(1, 65536), "most sequences that run at the same time")
+    itl_target_ms: float = knob(
+        170.0,
+        MILLISECONDS,
+        "prompts of others may stretch the time between two tokens to this, or to twice what it"
+        " is without them; 0 = prompts as fast as they can",
     )
-    max_seqs: int = field(
-        default=64, metadata=knob(integer(1, 65536), "most sequences that run at the same time")
+    speculation: bool = knob(
+        True,
+        ON_OFF,
+        "guess the next tokens from what the text repeats and run them together, where that"
+        " is faster; answers are the same",
     )
-    itl_target_ms: float = field(
-        default=170.0,
-        metadata=knob(
-            MILLISECONDS,
-            "prompts of others may stretch the time between two tokens to this, or to twice what it"
-            " is without them; 0 = prompts as fast as they can",
-        ),
+    draft: str | None = knob(
+        None,
+        TEXT,
+        "a small model of the same vocabulary that guesses too; or mtp: the model's own head"
+        " for this (Qwen 3.5, Qwen3-Next, GLM 4.5)",
     )
-    speculation: bool = field(
-        default=True,
-        metadata=knob(
-            ON_OFF,
-            "guess the next tokens from what the text repeats and run them together, where that"
-            " is faster; answers are the same",
-        ),
+    draft_tokens: int = knob(15, *DRAFT_TOKENS)
+    prefix_cache: bool = knob(
+        True,
+        ON_OFF,
+        "compute what prompts have in common once: their keys and values stay in the cache"
+        " until the place is needed",
     )
-    draft: str | None = field(
-        default=None,
-        metadata=knob(
-            TEXT,
-            "a small model of the same vocabulary that guesses too; or mtp: the model's own head"
-            " for this (Qwen 3.5, Qwen3-Next, GLM 4.5)",
-        ),
+    share_prefix_cache: bool = knob(
+        False,
+        ON_OFF,
+        "let requests with different API keys share what prompts have in common; a key can"
+        " then tell by time and cached_tokens what others have sent",
     )
-    draft_tokens: int = field(default=15, metadata=DRAFT_TOKENS)
-    prefix_cache: bool = field(
-        default=True,
-        metadata=knob(
-            ON_OFF,
-            "compute what prompts have in common once: their keys and values stay in the cache"
-            " until the place is needed",
-        ),
+    lora: tuple[tuple[str, str], ...] = knob(
+        (),
+        NAMED_PATHS,
+        "LoRA adapters to load, directories that PEFT saved; a request names one as its model",
     )
-    share_prefix_cache: bool = field(
-        default=False,
-        metadata=knob(
-            ON_OFF,
-            "let requests with different API keys share what prompts have in common; a key can"
-            " then tell by time and cached_tokens what others have sent",
-        ),
+    allow_runtime_lora: bool = knob(
+        False,
+        ON_OFF,
+        "administrators' requests may load adapters from lora_root and unload them:"
+        " /v1/load_lora_adapter, /v1/unload_lora_adapter; needs admin_api_key and lora_root",
     )
-    lora: tuple[tuple[str, str], ...] = field(
-        default=(),
-        metadata=knob(
-            NAMED_PATHS,
-            "LoRA adapters to load, directories that PEFT saved; a request names one as its model",
-        ),
+    lora_root: str | None = knob(
+        None, TEXT, "directory under which adapters lie that requests may load"
     )
-    allow_runtime_lora: bool = field(
-        default=False,
-        metadata=knob(
-            ON_OFF,
-            "administrators' requests may load adapters from lora_root and unload them:"
-            " /v1/load_lora_adapter, /v1/unload_lora_adapter; needs admin_api_key and lora_root",
-        ),
+    max_loras: int = knob(8, integer(1, 1024), "most LoRA adapters in memory at a time")
+    max_lora_rank: int = knob(64, integer(1, 512), "largest rank of a LoRA adapter")
+    max_queued_requests: int = knob(
+        256, integer(0), "requests that may wait before new ones get status 429"
     )
-    lora_root: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "directory under which adapters lie that requests may load"),
+    max_queued_tokens: int = knob(
+        1 << 20, integer(1), "tokens of prompts that may wait before new ones get status 429"
     )
-    max_loras: int = field(
-        default=8, metadata=knob(integer(1, 1024), "most LoRA adapters in memory at a time")
+    queue_timeout_s: float = knob(
+        0.0, SECONDS, "time a request may wait for its turn, then status 503; 0 = any"
     )
-    max_lora_rank: int = field(
-        default=64, metadata=knob(integer(1, 512), "largest rank of a LoRA adapter")
+    request_timeout_s: float = knob(
+        0.0, SECONDS, "time a request may take in all, then status 504; 0 = any"
     )
-    max_queued_requests: int = field(
-        default=256,
-        metadata=knob(integer(0), "requests that may wait before new ones get status 429"),
+    step_timeout_s: float = knob(
+        120.0, SECONDS, "a step that takes longer makes the server not ready; 0 = any"
     )
-    max_queued_tokens: int = field(
-        default=1 << 20,
-        metadata=knob(integer(1), "tokens of prompts that may wait before new ones get status 429"),
+    max_body_bytes: int = knob(8 * MIB, SIZE, "largest request body that is read")
+    max_connections: int = knob(
+        1000,
+        integer(1),
+        "open connections before new ones get status 503; a few more may ask for /health and"
+        " /metrics",
     )
-    queue_timeout_s: float = field(
-        default=0.0,
-        metadata=knob(SECONDS, "time a request may wait for its turn, then status 503; 0 = any"),
+    max_head_bytes: int = knob(
+        64 << 10, SIZE, "largest head of a request, request line and all fields together"
     )
-    request_timeout_s: float = field(
-        default=0.0,
-        metadata=knob(SECONDS, "time a request may take in all, then status 504; 0 = any"),
+    head_timeout_s: float = knob(
+        10.0, SECONDS, "time a request's head may take from its first byte on; 0 = any"
     )
-    step_timeout_s: float = field(
-        default=120.0,
-        metadata=knob(SECONDS, "a step that takes longer makes the server not ready; 0 = any"),
+    body_timeout_s: float = knob(
+        60.0, SECONDS, "time a request's body may take after its head; 0 = any"
     )
-    max_body_bytes: int = field(
-        default=8 * MIB, metadata=knob(SIZE, "largest request body that is read")
+    send_timeout_s: float = knob(
+        60.0, SECONDS, "time in which a client must take 16 KiB of its answer, or all; 0 = any"
     )
-    max_connections: int = field(
-        default=1000,
-        metadata=knob(
-            integer(1),
-            "open connections before new ones get status 503; a few more may ask for /health and"
-            " /metrics",
-        ),
+    request_memory: int | None = knob(
+        None,
+        SIZE,
+        "memory of what all requests hold, bodies and what is made of them, beyond 64 KiB of"
+        " each, before more get status 503; from the memory limit when not given",
     )
-    max_head_bytes: int = field(
-        default=64 << 10,
-        metadata=knob(SIZE, "largest head of a request, request line and all fields together"),
+    max_grammar_bytes: int = knob(
+        256 << 10, SIZE, "largest JSON schema, regular expression, choice or grammar"
     )
-    head_timeout_s: float = field(
-        default=10.0,
-        metadata=knob(SECONDS, "time a request's head may take from its first byte on; 0 = any"),
+    grammar_timeout_s: float = knob(
+        2.0, SOME_SECONDS, "processor time to compile a grammar in, then status 400"
     )
-    body_timeout_s: float = field(
-        default=60.0,
-        metadata=knob(SECONDS, "time a request's body may take after its head; 0 = any"),
+    grammar_memory: int = knob(128 * MIB, SIZE, "memory to compile a grammar in, then status 400")
+    grammar_cache_memory: int = knob(
+        256 * MIB, SIZE, "memory of the compiled grammars of running and of past requests together"
     )
-    send_timeout_s: float = field(
-        default=60.0,
-        metadata=knob(
-            SECONDS, "time in which a client must take 16 KiB of its answer, or all; 0 = any"
-        ),
+    template_timeout_s: float = knob(
+        1.0, SOME_SECONDS, "processor time to render a conversation in, then status 400"
     )
-    request_memory: int | None = field(
-        default=None,
-        metadata=knob(
-            SIZE,
-            "memory of what all requests hold, bodies and what is made of them, beyond 64 KiB of"
-            " each, before more get status 503; from the memory limit when not given",
-        ),
+    template_memory: int = knob(
+        128 * MIB, SIZE, "memory to render a conversation in, then status 400"
     )
-    max_grammar_bytes: int = field(
-        default=256 << 10,
-        metadata=knob(SIZE, "largest JSON schema, regular expression, choice or grammar"),
+    max_messages: int = knob(
+        1 << 14, integer(1), "most messages of a request, parts of their contents included"
     )
-    grammar_timeout_s: float = field(
-        default=2.0,
-        metadata=knob(SOME_SECONDS, "processor time to compile a grammar in, then status 400"),
+    max_tools: int = knob(128, integer(0), "most tools of a request")
+    max_tool_bytes: int = knob(
+        MIB, SIZE, "most text of a request's tools, descriptions and schemas together"
     )
-    grammar_memory: int = field(
-        default=128 * MIB,
-        metadata=knob(SIZE, "memory to compile a grammar in, then status 400"),
+    max_stop_strings: int = knob(64, integer(0), "most stop strings of a request")
+    max_stop_token_ids: int = knob(1024, integer(0), "most stop_token_ids of a request")
+    max_logit_bias: int = knob(1024, integer(0), "most entries of a request's logit_bias")
+    max_texts: int = knob(
+        2048, integer(1, 1 << 18), "most texts of a request for embeddings, scores or classes"
     )
-    grammar_cache_memory: int = field(
-        default=256 * MIB,
-        metadata=knob(
-            SIZE, "memory of the compiled grammars of running and of past requests together"
-        ),
+    response_store_bytes: int = knob(
+        64 * MIB, SIZE, "memory of answers of /v1/responses that are kept to go on from"
     )
-    template_timeout_s: float = field(
-        default=1.0,
-        metadata=knob(SOME_SECONDS, "processor time to render a conversation in, then status 400"),
+    max_stored_responses: int = knob(
+        1024, integer(0), "most such answers; the API key with the most loses its oldest first"
     )
-    template_memory: int = field(
-        default=128 * MIB,
-        metadata=knob(SIZE, "memory to render a conversation in, then status 400"),
+    api_key: tuple[str, ...] = knob((), KEYS, "keys that clients must send; none = no key needed")
+    api_key_file: str | None = knob(
+        None, TEXT, "file with keys that clients must send, one a line; # begins a comment"
     )
-    max_messages: int = field(
-        default=1 << 14,
-        metadata=knob(integer(1), "most messages of a request, parts of their contents included"),
+    admin_api_key: tuple[str, ...] = knob(
+        (), KEYS, "keys of administrators, who may load adapters and go before others by priority"
     )
-    max_tools: int = field(default=128, metadata=knob(integer(0), "most tools of a request"))
-    max_tool_bytes: int = field(
-        default=MIB,
-        metadata=knob(SIZE, "most text of a request's tools, descriptions and schemas together"),
+    admin_api_key_file: str | None = knob(None, TEXT, "file with such keys, one a line")
+    allow_high_priority: bool = knob(False, ON_OFF, "any request may have a priority below 0")
+    cors_origins: tuple[str, ...] = knob(
+        (), TEXTS, "web origins whose pages may call the API, * for all"
     )
-    max_stop_strings: int = field(
-        default=64, metadata=knob(integer(0), "most stop strings of a request")
+    allowed_hosts: tuple[str, ...] = knob((), TEXTS, "names by which it may be asked, * for any")
+    chat_template: str | None = knob(
+        None, TEXT, "file with a jinja chat template to use instead of the model's"
     )
-    max_stop_token_ids: int = field(
-        default=1024, metadata=knob(integer(0), "most stop_token_ids of a request")
+    hf_overrides: Mapping[str, object] | None = knob(
+        None,
+        HF_OVERRIDES,
+        "keys of the model's config.json to take others for; for Qwen3-Reranker:"
+        """ '{"classifier_from_token": ["no", "yes"]}'""",
     )
-    max_logit_bias: int = field(
-        default=1024, metadata=knob(integer(0), "most entries of a request's logit_bias")
+    generation_config: str = knob(
+        "auto",
+        choice("auto", "off"),
+        "temperature, top_p, top_k, min_p and repetition_penalty of requests that do not say:"
+        " auto = those of the model's generation_config.json or GGUF metadata, off = OpenAI's",
     )
-    max_texts: int = field(
-        default=2048,
-        metadata=knob(
-            integer(1, 1 << 18), "most texts of a request for embeddings, scores or classes"
-        ),
+    lame_duck_s: float = knob(
+        0.0,
+        SECONDS,
+        "time after SIGTERM in which requests are still taken while /health/ready says no:"
+        " as long as load balancers take to notice",
     )
-    response_store_bytes: int = field(
-        default=64 * MIB,
-        metadata=knob(SIZE, "memory of answers of /v1/responses that are kept to go on from"),
+    drain_timeout_s: float = knob(30.0, SECONDS, "time running requests get to finish after that")
+    otlp_traces_endpoint: str | None = knob(
+        None,
+        TEXT,
+        "collector that spans of requests go to, http://host:4318/v1/traces (extra `otel`)",
     )
-    max_stored_responses: int = field(
-        default=1024,
-        metadata=knob(
-            integer(0), "most such answers; the API key with the most loses its oldest first"
-        ),
+    log_level: str = knob(
+        "info", choice("debug", "info", "warning", "error"), "least important messages to log"
     )
-    api_key: tuple[str, ...] = field(
-        default=(), metadata=knob(KEYS, "keys that clients must send; none = no key needed")
-    )
-    api_key_file: str | None = field(
-        default=None,
-        metadata=knob(
-            TEXT, "file with keys that clients must send, one a line; # begins a comment"
-        ),
-    )
-    admin_api_key: tuple[str, ...] = field(
-        default=(),
-        metadata=knob(
-            KEYS, "keys of administrators, who may load adapters and go before others by priority"
-        ),
-    )
-    admin_api_key_file: str | None = field(
-        default=None, metadata=knob(TEXT, "file with such keys, one a line")
-    )
-    allow_high_priority: bool = field(
-        default=False, metadata=knob(ON_OFF, "any request may have a priority below 0")
-    )
-    cors_origins: tuple[str, ...] = field(
-        default=(), metadata=knob(TEXTS, "web origins whose pages may call the API, * for all")
-    )
-    allowed_hosts: tuple[str, ...] = field(
-        default=(), metadata=knob(TEXTS, "names by which it may be asked, * for any")
-    )
-    chat_template: str | None = field(
-        default=None,
-        metadata=knob(TEXT, "file with a jinja chat template to use instead of the model's"),
-    )
-    hf_overrides: Mapping[str, object] | None = field(
-        default=None,
-        metadata=knob(
-            HF_OVERRIDES,
-            "keys of the model's config.json to take others for; for Qwen3-Reranker:"
-            """ '{"classifier_from_token": ["no", "yes"]}'""",
-        ),
-    )
-    generation_config: str = field(
-        default="auto",
-        metadata=knob(
-            choice("auto", "off"),
-            "temperature, top_p, top_k, min_p and repetition_penalty of requests that do not say:"
-            " auto = those of the model's generation_config.json or GGUF metadata, off = OpenAI's",
-        ),
-    )
-    lame_duck_s: float = field(
-        default=0.0,
-        metadata=knob(
-            SECONDS,
-            "time after SIGTERM in which requests are still taken while /health/ready says no:"
-            " as long as load balancers take to notice",
-        ),
-    )
-    drain_timeout_s: float = field(
-        default=30.0, metadata=knob(SECONDS, "time running requests get to finish after that")
-    )
-    otlp_traces_endpoint: str | None = field(
-        default=None,
-        metadata=knob(
-            TEXT,
-            "collector that spans of requests go to, http://host:4318/v1/traces (extra `otel`)",
-        ),
-    )
-    log_level: str = field(
-        default="info",
-        metadata=knob(
-            choice("debug", "info", "warning", "error"), "least important messages to log"
-        ),
-    )
-    log_format: str = field(
-        default="text",
-        metadata=knob(choice("text", "json"), "one line of text or JSON per message"),
-    )
+    log_format: str = knob("text", choice("text", "json"), "one line of text or JSON per message")
 
     @property
     def max_draft(self) -> int:

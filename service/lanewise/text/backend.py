@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.text.limited_tokenizer import LimitedTokenizer
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.sentences import TokenVectors
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.sentences import TokenVectors
 from lanewise.text.backend import Library
 from lanewise.text.whole_texts import Ids, WholeText
 

@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import Unigram, WordPiece
 from tokenizers.processors import TemplateProcessing
 
-from lanewise.loading.gguf_text import PREFIX, TokenType
+from lanewise.loading.vocabulary.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import build
 from lanewise.text.gguf_vocabulary import SPACE, Vocabulary
 from lanewise.text.tokenizer_doubts import LONGEST_PIECE, charsmap_doubt

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.gguf_text import PREFIX, TEXT_KEYS, TokenType, template_keys
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.vocabulary.gguf_text import PREFIX, TEXT_KEYS, TokenType, template_keys
 from lanewise.text.backend import Backend, Library
 from lanewise.text.hf_tokenizer import hf_backend
 from lanewise.text.pre_tokenizers import GPT2, PRE_TOKENIZERS

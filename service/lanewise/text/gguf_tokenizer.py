@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.gguf_text import PREFIX, TEMPLATE, TokenType
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.vocabulary.gguf_text import PREFIX, TEMPLATE, TokenType
 from lanewise.text.backend import Backend, Library, build, end_of_turn_ids
 from lanewise.text.fim import GGUF_KEYS
 from lanewise.text.gguf_encoders import put_around, unigram, word_piece

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.directory_text import warn_of_no_token
-from lanewise.loading.gguf_text import PREFIX, TokenType
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.vocabulary.directory_text import warn_of_no_token
+from lanewise.loading.vocabulary.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import warn_of_rowless
 
 SPACE = "▁"

@@ -11,9 +11,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.directory_text import chat_templates, end_ids, special_tokens
-from lanewise.loading.json_files import parse_object
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.json_files import parse_object
+from lanewise.loading.vocabulary.directory_text import chat_templates, end_ids, special_tokens
 from lanewise.text.backend import Backend, Library, build, end_of_turn_ids, warn_of_rowless
 from lanewise.text.limited_tokenizer import LimitedTokenizer
 from lanewise.text.tokenizer_doubts import doubt

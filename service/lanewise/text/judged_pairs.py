@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 
 INSTRUCT = re.compile(r"(?<=<Instruct>: )[^\n]+")
 # Where the first control token begins, behind which a text's tokens end; without one, its length.

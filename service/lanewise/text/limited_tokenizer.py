@@ -22,7 +22,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.text.isolated import start_isolated
 from lanewise.text.tokenizing_error import TokenizingError
 

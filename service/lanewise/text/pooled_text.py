@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.loading.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
-from lanewise.loading.heads import SCORES
-from lanewise.loading.judges import template_of
-from lanewise.loading.sentences import SentenceModel
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
+from lanewise.loading.base.sentences import SentenceModel
+from lanewise.loading.pooling.heads import SCORES
+from lanewise.loading.pooling.judges import template_of
 from lanewise.text.compared_tokens import ComparedTokens, compared_tokens
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.tokenizer import Tokenizer

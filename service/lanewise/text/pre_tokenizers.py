@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lanewise.loading.tekken import PATTERN as TEKKEN
+from lanewise.loading.vocabulary.tekken import PATTERN as TEKKEN
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lanewise.loading.checkpoint import TokenizerFiles
-from lanewise.loading.gguf_text import SAMPLING_KEYS
+from lanewise.loading.base.checkpoint import TokenizerFiles
+from lanewise.loading.vocabulary.gguf_text import SAMPLING_KEYS
 
 logger = logging.getLogger(__name__)
 

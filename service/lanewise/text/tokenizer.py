@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.loading.byte_letters import BYTE_OF_CHAR
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.vocabulary.byte_letters import BYTE_OF_CHAR
 from lanewise.text.backend import Backend, Library
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
 from lanewise.text.control_tokens import choose_mark, control_tokens, remove_mark

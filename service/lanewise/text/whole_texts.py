@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.text.backend import Library, build
 from lanewise.text.surrogates import without_surrogates
 from lanewise.text.tokenizer import Tokenizer

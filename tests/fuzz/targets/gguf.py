@@ -16,7 +16,7 @@ def one_input(data: bytes) -> None:
 
 def header_of(path: Path) -> bytes:
     """A file without its weights."""
-    from lanewise.loading.gguf import GgufFile
+    from lanewise.loading.files.gguf import GgufFile
 
     file = GgufFile(path)
     start = min(tensor.start for tensor in file.tensors.values())

@@ -7,7 +7,7 @@ from typing import Any
 from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
 from encoder_tokenizers import converted, unigram, word_piece
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
 from lanewise.text.pre_tokenizers import PRE_TOKENIZERS
 from tests.fuzz.model_paths import build_tokenizer
 from tests.fuzz.reader import Reader, accept

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from lanewise.loading.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.loading.json_files import parse_object
+from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
+from lanewise.loading.base.json_files import parse_object
 from tests.fuzz.json_mutation import mutate_parts
 from tests.fuzz.model_paths import build_tokenizer
 from tests.fuzz.reader import accept

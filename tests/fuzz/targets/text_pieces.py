@@ -7,7 +7,7 @@ from typing import Any
 
 from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
-from lanewise.loading.checkpoint import TokenizerFiles
+from lanewise.loading.base.checkpoint import TokenizerFiles
 from lanewise.text.answers.calls import CallFormat
 from lanewise.text.answers.families import HARMONY, AnswerFormat, PlainFormat
 from lanewise.text.answers.harmony import TOKENS

@@ -21,7 +21,7 @@ from transformers_fields import fields_of, rope_settings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-TABLE = ROOT / "service" / "lanewise" / "loading" / "reference_fields.json"
+TABLE = ROOT / "service" / "lanewise" / "loading" / "programs" / "reference_fields.json"
 SOURCES = ROOT / ".venv" / "llama.cpp"
 sys.path.insert(0, str(ROOT / "service"))
 

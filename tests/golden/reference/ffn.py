@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
 from tests.golden.reference.parts import Array, curve, norm, sigmoid, softmax
 
 

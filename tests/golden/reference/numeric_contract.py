@@ -1,4 +1,6 @@
-"""Measures what each candidate for the numeric contract costs (native/DECISIONS.md quotes it).
+"""Measures what each candidate for the numeric contract costs.
+
+The decision of that name in the guide has the outcome.
 
 Needs torch, transformers and gguf. The matrix products are emulated in exact float32 arithmetic
 (every fused multiply-add rounded once), so the error of a combination rule is that of the rule.

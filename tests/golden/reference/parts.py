@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 
 Array = NDArray[np.float64]
 

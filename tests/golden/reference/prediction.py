@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 from tests.golden.reference import program
 from tests.golden.reference.parts import Array, norm
 

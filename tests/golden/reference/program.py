@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import (
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import (
     Attention,
     Experts,
     GatedDelta,

@@ -1,7 +1,7 @@
 """Which tensors a program has, of which shapes, as its definition needs them."""
 
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.program import (
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import (
     Attention,
     Experts,
     Gated,

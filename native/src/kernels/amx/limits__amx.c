@@ -1,8 +1,8 @@
 #include "kernels/amx/tiles.h"
 #include "kernels/avx512vnni/limits.h"
 
-// Four sums of whole tiles: 16 rows by 16 outputs by 64 inputs each. Tiles that nothing was loaded to are twice as fast on
-// some cores, which no product can be.
+// Four sums of whole tiles: 16 rows by 16 outputs by 64 inputs each. All tiles are loaded first: on some cores tiles
+// that were never loaded are twice as fast, which no product can be.
 static void multiply(uint64_t rounds) {
     static const uint8_t ones[1024] = {1, 1, 1};
     tile_config whole = {.palette = 1};

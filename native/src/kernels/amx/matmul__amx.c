@@ -1,4 +1,4 @@
-// Q4_0 and Q8_0; lw_tune finds out from how many rows on tiles are faster here than AVX-512.
+// Q4_0 and Q8_0; lw_tune measures from how many rows on tiles are faster here than AVX-512.
 #include "kernels/amx/matmul_tile.h"
 #include "kernels/avx512vnni/types.h"
 

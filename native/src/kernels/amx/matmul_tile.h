@@ -1,9 +1,9 @@
 // Quantized products of more than one row on AMX: a tile register multiplies up to 16 rows by 16 outputs.
 //
-// Weights of a segment are decoded to int8 once, [chunk of 4 inputs][output][4] as packed panels have them, which is also
-// what TDPBSSD wants of its second operand; rows of activations are its first as they lie. The tiles' int32 sums of 32
-// inputs are stored. From there vector instructions convert, scale and add them up. Those are as much work as the
-// products, so both proceed side by side: a block of rows is multiplied while the one before is added up.
+// The weights of a segment are decoded to int8 once, as [chunk of 4 inputs][output][4], the order of packed panels and
+// of TDPBSSD's second operand. Its first operand is rows of activations as they lie in memory. The tiles' int32 sums of
+// 32 inputs are stored; vector instructions convert, scale and add them. That is as much work as the products. So both
+// proceed side by side: a block of rows is multiplied while the previous block is added up.
 #ifndef LW_KERNELS_AMX_MATMUL_TILE_H
 #define LW_KERNELS_AMX_MATMUL_TILE_H
 

@@ -2,8 +2,8 @@
 
 #include "kernels/amx/tiles.h"
 
-// Tile registers: sums of two tiles of rows by two vectors of outputs, the rows, the outputs. The intrinsics paste them
-// into names of registers.
+// Tile registers: four sums (two tiles of rows by two vectors of outputs), then the rows, then the outputs. Macros,
+// because the intrinsics paste the numbers into names of registers.
 #define SUM_00 0
 #define SUM_01 1
 #define SUM_10 2
@@ -13,16 +13,16 @@
 #define OUTPUTS_0 6
 #define OUTPUTS_1 7
 
-enum { BLOCK_SUMS = 2 * AMX_ROWS * LW_PANEL };  // of one group
+enum { BLOCK_SUMS = 2 * AMX_ROWS * LW_PANEL };  // per group
 
-// Up to two tiles of rows of one segment.
+// One or two tiles of rows of one segment.
 typedef struct row_block {
-    const float* scales;    // of the weights: [group][32]
-    const int8_t* q;        // of the segment's row 0
-    const float* scale;     // of row 0: [row][group]
-    size_t first, end;      // rows
+    const float* scales;    // weight scales: [group][32]
+    const int8_t* q;        // row 0 of the segment
+    const float* scale;     // activation scales from row 0 on: [row][group]
+    size_t first, end;      // range of rows
     size_t second;          // first row of the second tile
-    size_t tile_starts[2];  // the last tile of all reaches back, so that it is full
+    size_t tile_starts[2];  // the last tile starts early enough to be full, and repeats rows
     int32_t* sums;          // [group][row][32]
 } row_block;
 
@@ -35,7 +35,7 @@ static void configure(size_t rows) {
     load_config(&c);
 }
 
-// Products of the inputs of group g, stored.
+// Multiplies the inputs of group g and stores the sums.
 LW_INLINE void multiply(const int tiles, const uint8_t* codes, const row_block* b, int g) {
     const uint8_t* outputs = codes + g * LW_GROUP / 4 * CHUNK_BYTES;
     const int8_t* rows = b->q + g * LW_GROUP;
@@ -61,7 +61,7 @@ LW_INLINE void multiply(const int tiles, const uint8_t* codes, const row_block* 
     _tile_stored(SUM_11, sums + AMX_ROWS * LW_PANEL + 16, LW_PANEL * 4);
 }
 
-// Adds up the sums of rows [first, end) and adds them to the results.
+// Scales the sums of rows [first, end) and adds them to the results.
 LW_INLINE void add_up(const row_block* b, size_t first, size_t end, float* results) {
     for (int v = 0; v < VECTORS; ++v) {
         __m512 s[LW_SEGMENT_GROUPS];
@@ -83,7 +83,7 @@ LW_INLINE void add_up(const row_block* b, size_t first, size_t end, float* resul
     }
 }
 
-// Multiplies one block and adds up the one before, if there is one, side by side.
+// Multiplies block `now` and, side by side with it, adds up block `before` unless it is NULL.
 LW_INLINE void step(const int tiles, const uint8_t* codes, const row_block* now, const row_block* before,
                     float* results) {
     const size_t rows = before != NULL ? before->end - before->first : 0;
@@ -106,7 +106,7 @@ LW_INLINE row_block open_block(const lw_activations* x, size_t segment, size_t f
                        .tile_starts = {first < last ? first : last, second < last ? second : last}};
 }
 
-// The segments one after the other, each with all its rows.
+// One segment after the other, each with all its rows.
 void lw_amx_product__amx(const amx_weights* w, const lw_activations* x, amx_scratch* s) {
     const size_t tiles = lw_ceil_div(x->rows, AMX_ROWS), tile_rows = lw_ceil_div(x->rows, tiles);
     row_block blocks[2];

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-typedef struct tile_config {  // as LDTILECFG reads it
+typedef struct tile_config {  // the layout that LDTILECFG reads
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];

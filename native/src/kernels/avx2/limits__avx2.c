@@ -9,8 +9,8 @@
 #define FOLD(v) (uint64_t)(_mm256_extract_epi64(v, 0) ^ _mm256_extract_epi64(v, 3))
 #include "kernels/limits_x86.inc"
 
-// vpmaddubsw, vpmaddwd, vpaddd: what a product of bytes takes without VNNI. One asm statement over all accumulators:
-// as an array the compiler would keep them in memory.
+// vpmaddubsw, vpmaddwd, vpaddd: a product of bytes without VNNI. One asm statement over all accumulators, because the
+// compiler would keep an array of them in memory.
 static void multiply(uint64_t rounds) {
     __m256i s0 = _mm256_setzero_si256(), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0;
     const __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1);

@@ -1,13 +1,14 @@
-// Products of the coded types (kernels/formats.inc): their columns are constants here, so each type gets its own code.
+// Products of the coded types (kernels/formats.inc): a type's format is a constant here, so each type gets its own
+// code.
 #ifndef LW_KERNELS_AVX2_MATMUL_CODED_H
 #define LW_KERNELS_AVX2_MATMUL_CODED_H
 
 #include "kernels/avx2/matmul_panel.h"
 
-// The first plane's bits of chunk c of group i.
+// The first-plane bits of chunk c of group i.
 LW_INLINE __m256i low_bits(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const int in_byte = 8 / f.low,
-              chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
+              chunks = 8 / in_byte;  // codes in a byte of the first plane; chunks of bytes in a group
     __m256i bits = load256(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 32);
     const int shift = c / chunks * f.low;
     if (shift > 0) bits = _mm256_srli_epi16(bits, shift);
@@ -18,14 +19,14 @@ LW_INLINE __m256i low_bits(const lw_format f, const weight_segment* w, int i, in
 LW_INLINE __m256i coded_bits(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const __m256i bits = low_bits(f, w, i, c, v);
     if (f.high == 0) return bits;
-    const int chunk = i * 8 + c, bit = chunk / 4;  // of the segment
+    const int chunk = i * 8 + c, bit = chunk / 4;  // index of the chunk in the segment
     __m256i high = load256(w->data + LW_SEGMENT * LW_PANEL / 8 * f.low + chunk % 4 * CHUNK_BYTES + v * 32);
     if (bit < f.low) high = _mm256_slli_epi16(high, f.low - bit);
     if (bit > f.low) high = _mm256_srli_epi16(high, bit - f.low);
     return _mm256_or_si256(bits, _mm256_and_si256(high, _mm256_set1_epi8((char)(1 << f.low))));
 }
 
-// The selectors of group i, a byte for each code, above the codes' bits.
+// The selectors of group i, repeated for each code, in the bits above the codes.
 LW_INLINE __m256i coded_selectors(const lw_format f, const weight_segment* w, int i, int v) {
     const __m256i four_times =
         _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606, 0x07070707);
@@ -41,7 +42,8 @@ LW_INLINE __m256i float_table(uint64_t positive, uint64_t negative) {
     return _mm256_broadcastsi128_si256(_mm_set_epi64x((long long)negative, (long long)positive));
 }
 
-// One part of a float. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
+// One part of a float (lw_float_part). Four bits choose its value for mantissa 0; each mantissa bit adds a step that
+// the same four bits choose.
 LW_INLINE __m256i float_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
     const __m256i bits = low_bits(f, w, i, c, v),
@@ -62,12 +64,12 @@ LW_INLINE __m256i float_codes(const lw_format f, const weight_segment* w, int i,
     return code;
 }
 
-// The codes of inputs 16 half .. 16 half + 15 of group i of a trellis: of each output 32 bits in the chain's order.
+// The codes of inputs 16 half .. 16 half + 15 of group i of a trellis: for each output 32 bits in the chain's order.
 LW_INLINE __m256i trellis_half(const weight_segment* w, int i, int half, int v) {
     return load256(w->data + (i * 2 + half) * CHUNK_BYTES + v * 32);
 }
 
-// The same one code later in the chain: below each code, the one before it.
+// trellis_half, moved one code further in the chain: below each code is the code before it.
 LW_INLINE __m256i trellis_later(const weight_segment* w, int i, int half, int v) {
     const __m256i later = _mm256_slli_epi32(trellis_half(w, i, half, v), 2);
     if (half == 0 && i == 0) return later;
@@ -75,7 +77,7 @@ LW_INLINE __m256i trellis_later(const weight_segment* w, int i, int half, int v)
     return _mm256_or_si256(later, _mm256_srli_epi32(before, 30));
 }
 
-// Table entries of chunk c: code << 2 | code before, which are neighbours in one of the two.
+// Table indices of chunk c: code << 2 | code before. The two are neighbours in either trellis_half or trellis_later.
 LW_INLINE __m256i trellis_entries(const weight_segment* w, int i, int c, int v) {
     const int half = c / 4, part = c % 4;
     const __m256i two = part % 2 == 0 ? trellis_later(w, i, half, v) : trellis_half(w, i, half, v);
@@ -116,7 +118,7 @@ LW_INLINE __m256 coded_scale(const lw_format f, const weight_segment* w, size_t 
     return _mm256_mul_ps(super, _mm256_cvtepi32_ps(small));
 }
 
-// Sums of 16 bits hold 8 chunks of codes up to 15, 4 of codes up to 31.
+// A sum of 16 bits holds 8 chunks of codes up to 15, or 4 chunks of codes up to 31.
 LW_INLINE weight_type coded_type(const lw_format f, __m256i (*codes)(const weight_segment*, int, int, int),
                                  __m256 (*scale)(const weight_segment*, size_t, int)) {
     const bool is_signed = f.map != LW_MAP_OFFSET || f.low == 8;
@@ -135,7 +137,7 @@ LW_INLINE weight_type coded_type(const lw_format f, __m256i (*codes)(const weigh
                          .scale = scale};
 }
 
-// Access to a type's codes and scales in pass n.
+// Functions that read a type's codes and scales in pass n.
 #define LW_CODED_TYPE(name, n)                                                                   \
     LW_INLINE __m256i codes_##n##_##name(const weight_segment* w, int i, int c, int v) {         \
         return coded_codes(lw_pass(lw_format_##name, n), w, i, c, v);                            \

@@ -3,7 +3,7 @@
 
 #define VECTOR __m256
 #define LANES 8
-#define TILE_ROWS 3  // 12 sums, 3 broadcasts and a weight: all 16 registers
+#define TILE_ROWS 3  // 12 sums, 3 broadcasts and a weight take all 16 registers
 #define LOAD _mm256_load_ps
 #define STORE _mm256_store_ps
 #define BROADCAST _mm256_set1_ps

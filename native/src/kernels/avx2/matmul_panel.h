@@ -5,22 +5,22 @@
 #include "kernels/avx2/matmul_tile.h"
 #include "kernels/minimums.h"
 
-enum { BLOCK_ROWS = 64 };  // that use a decoded segment before the next one is decoded
+enum { BLOCK_ROWS = 64 };  // rows that use a decoded segment before the next segment is decoded
 
-// A panel as packed.
+// A packed panel.
 typedef struct weight_panel {
-    const uint8_t* matrix;              // the first panel
-    const uint8_t* data;                // the first segment
-    size_t groups;                      // of 32 inputs
-    const uint8_t *supers, *selectors;  // of coded types
-    __m256i table;                      // of coded types, twice
+    const uint8_t* matrix;              // start of the matrix's first panel
+    const uint8_t* data;                // start of the panel's first segment
+    size_t groups;                      // number of groups of 32 inputs
+    const uint8_t *supers, *selectors;  // coded types only
+    __m256i table;                      // coded types only: the table, in both halves
 } weight_panel;
 
 typedef struct tile_scratch {
     uint8_t codes[2 * LW_SEGMENT * LW_PANEL];
     float scales[STEPS * 2 * LW_PANEL];
     float minimums[LW_MINIMUM_FLOATS];
-    float results[];  // [rows][32], then as much that minimums take off
+    float results[];  // [rows][32], then as much again for minimums
 } tile_scratch;
 
 LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
@@ -37,7 +37,7 @@ LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, si
 
 LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel* p, size_t segment) {
     const size_t left = p->groups - segment * LW_SEGMENT_GROUPS;
-    // Coded panels have whole segments.
+    // Panels of coded types always have whole segments.
     weight_segment ws = {.data = p->data + segment * type.segment_bytes,
                          .groups = left < LW_SEGMENT_GROUPS && type.format.low == 0 ? left : LW_SEGMENT_GROUPS};
     if (type.format.low != 0) {
@@ -65,7 +65,7 @@ LW_INLINE void decode_group(const weight_type type, const weight_segment* w, con
         }
 }
 
-// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+// Decodes the codes and scales of a segment to scratch, which stays in the first-level cache while all rows use it.
 LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
     w->codes = s->codes;
     w->scales = s->scales;
@@ -104,8 +104,9 @@ LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activ
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 
-// Blocks of rows whose results and activations of a segment stay in the first-level cache; each decodes the panel anew.
-// Types with two passes (lw_passes) go over each segment twice, as `first` and as `second`, which is NULL for others.
+// By blocks of rows whose results and activations of a segment stay in the first-level cache; each block decodes the
+// panel anew. Types with two passes (lw_passes) go over each segment as `first` and then as `second`; `second` is NULL
+// for other types.
 LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, const lw_matrix* w,
                             const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, x->rows * LW_PANEL * sizeof(float));
@@ -124,7 +125,7 @@ LW_INLINE void gemm_decoded(const weight_type first, const weight_type* second, 
     finish(first, w, x, panel, out, s);
 }
 
-// So few rows that each tile decodes in registers.
+// For so few rows that each tile decodes weights in registers.
 LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, const size_t rows, const lw_matrix* w,
                            const lw_activations* x, size_t panel, lw_output out, tile_scratch* s) {
     memset(s->results, 0, rows * LW_PANEL * sizeof(float));
@@ -137,7 +138,8 @@ LW_INLINE void gemm_packed(const weight_type first, const weight_type* second, c
     finish(first, w, x, panel, out, s);
 }
 
-// The kernels of a type. Few rows and many have functions of their own: the compiler copes better with less at a time.
+// The kernels of a type. Few and many rows have separate functions, because the compiler makes better code of less at a
+// time.
 #define LW_PANEL_KERNELS(name, first, second)                                                                         \
     static __attribute__((noinline)) void few_rows_##name(const lw_matrix* w, const lw_activations* x, size_t panel,  \
                                                           lw_output out, tile_scratch* s) {                           \

@@ -1,11 +1,12 @@
 // The inner loop of all quantized products on AVX2. A tile is one or two rows times one panel of 32 outputs.
 //
 // A 32-byte vector of weights is 8 outputs times 4 consecutive inputs. vpmaddubsw multiplies unsigned codes with 4
-// broadcast activation bytes into 16-bit sums of two products; as many of those as cannot overflow are added before
-// vpmaddwd makes one 32-bit sum per lane, which is an output. What the offset of unsigned codes adds, offset * A with A the
-// sum of the activations of a step, is taken off exactly where a step ends: LW_MAGIC_BITS - offset * A is added to its sum.
-// Signed codes would overflow there: decoded ones are split into words of even and odd inputs for vpmaddwd, and in
-// registers their sizes are multiplied with activations that have their signs. Their sums are converted.
+// broadcast activation bytes into 16-bit sums of two products. As many of these as cannot overflow are added before
+// vpmaddwd makes one 32-bit sum per lane, which is an output. The offset of unsigned codes adds offset * A to a step's
+// sum, where A is the sum of the step's activations. It is taken off exactly at the end of the step: LW_MAGIC_BITS -
+// offset * A is added to the sum. Signed codes would overflow in vpmaddubsw. Decoded signed codes are split into words
+// of even and odd inputs for vpmaddwd. In registers, their magnitudes are multiplied with activations that take over
+// their signs. Sums of signed codes are converted to float.
 #ifndef LW_KERNELS_AVX2_MATMUL_TILE_H
 #define LW_KERNELS_AVX2_MATMUL_TILE_H
 
@@ -18,50 +19,50 @@
 
 enum {
     TILE_ROWS = 2,
-    CACHED_ROWS = 16,        // whose activations stay in a private cache
-    VECTORS = LW_PANEL / 8,  // of one input chunk, or one scale, of a panel
+    CACHED_ROWS = 16,        // rows whose activations stay in a private cache
+    VECTORS = LW_PANEL / 8,  // vectors of one input chunk, or of one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
-    SIGNED = 0,  // weight_type.run of signed codes
+    SIGNED = 0,  // value of weight_type.run for signed codes
 };
 
-// One segment of a panel: as packed, and decoded when more than a few rows need it.
+// One segment of a panel: packed, and decoded when more than a few rows need it.
 typedef struct weight_segment {
     const uint8_t* data;
     const uint8_t* codes;  // [chunk][vector][32], or words [chunk][vector][even, odd][32]
     const float* scales;   // [scale][2][32]: s, -LW_MAGIC * s
-    size_t groups;         // of 32 inputs
+    size_t groups;         // number of groups of 32 inputs
     lw_fetch fetch;
-    const uint8_t *supers, *selectors;  // of coded types
-    __m256i table;                      // of coded types, twice
+    const uint8_t *supers, *selectors;  // coded types only
+    __m256i table;                      // coded types only: the table, in both halves
 } weight_segment;
 
-// What differs between weight types. Every use is a compile-time constant.
+// The properties of a weight type. Every use is a compile-time constant.
 typedef struct weight_type {
-    size_t few_rows;  // up to which every tile decodes in registers
-    int chunks;       // of 4 inputs that share a scale
-    int run;          // chunks whose 16-bit sums may be added, or SIGNED
+    size_t few_rows;  // up to so many rows every tile decodes in registers
+    int chunks;       // number of chunks of 4 inputs that share a scale
+    int run;          // number of chunks whose 16-bit sums may be added, or SIGNED
     int shift;        // log2 of the offset of the unsigned codes, -1 = none
     size_t segment_bytes;
-    lw_format format;  // of coded types, else zero
-    // Codes of chunk c (0..7) of the 32 inputs `group` of a segment, and its scale g.
+    lw_format format;  // coded types only, else zero
+    // Return the codes of chunk c (0..7) of group `group` of a segment, and scale number g of the segment.
     __m256i (*codes)(const weight_segment* w, int group, int c, int vector);
     __m256 (*scale)(const weight_segment* w, size_t g, int vector);
 } weight_type;
 
-// The same segment of some activation rows.
+// One segment of some activation rows.
 typedef struct row_segment {
     const int8_t* q;
     const int32_t* totals;
     const float* scale;
     float* results;      // [row][32]
-    const int8_t* next;  // q of the rows to come, or NULL when so few rows stay in the cache anyway
+    const int8_t* next;  // q of the next rows; NULL when there are so few rows that all stay in the cache
     const int32_t* next_totals;
     size_t stride, segments;
 } row_segment;
 
 LW_INLINE __m256i load256(const void* p) { return _mm256_load_si256((const __m256i*)p); }
 
-// sum + x. Opaque to the compiler, which otherwise reorders long sums until they no longer fit the registers.
+// sum + x. Opaque to the compiler, which would otherwise reorder long sums until they no longer fit the registers.
 LW_INLINE __m256i add16(__m256i sum, __m256i x) {
     __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(x));
     return sum;
@@ -92,15 +93,15 @@ LW_INLINE __m256 load_halves(const uint8_t* p) { return _mm256_cvtph_ps(_mm_load
 LW_INLINE __m256i even_words(__m256i bytes) { return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8); }
 LW_INLINE __m256i odd_words(__m256i bytes) { return _mm256_srai_epi16(bytes, 8); }
 
-// Steps are of 16 inputs where they share a scale, otherwise of the 32 that share an activation scale.
+// A step has 16 inputs if 16 inputs share a weight scale, otherwise the 32 that share an activation scale.
 LW_INLINE int step_chunks(const weight_type type) { return type.chunks == 4 ? 4 : 8; }
 
 LW_INLINE __m256 magic_times(__m256 scale) { return _mm256_mul_ps(scale, _mm256_set1_ps(-LW_MAGIC)); }
 
-// Per row: what to add to the sums of steps that end with each 16 inputs, and the activations as words.
+// Per row: the numbers to add to the sums of steps that end with each 16 inputs, and the activations as words.
 typedef struct tile_rows {
     _Alignas(32) int32_t magics[TILE_ROWS][STEPS];
-    _Alignas(32) int16_t words[TILE_ROWS][LW_SEGMENT];  // per 32 inputs: 16 even ones, 16 odd ones
+    _Alignas(32) int16_t words[TILE_ROWS][LW_SEGMENT];  // per 32 inputs: the 16 even ones, then the 16 odd ones
 } tile_rows;
 
 LW_INLINE void prepare_rows(const weight_type type, const int rows, const bool packed, const row_segment* x,
@@ -116,17 +117,17 @@ LW_INLINE void prepare_rows(const weight_type type, const int rows, const bool p
     }
 }
 
-// Bytes of 32 inputs of a panel once they are decoded.
+// Bytes of a panel's decoded group of 32 inputs.
 LW_INLINE size_t decoded_bytes(const weight_type type) { return (type.run == SIGNED ? 2 : 1) * 8 * CHUNK_BYTES; }
 
-// Codes of chunk c of group i, of a packed segment or of a decoded one.
+// Codes of chunk c of group i of a packed or a decoded segment.
 LW_INLINE __m256i weights(const weight_type type, const bool packed, const weight_segment* w, int i, int c, int v) {
     if (packed) return type.codes(w, i, c, v);
     const uint8_t* at = w->codes + (size_t)i * decoded_bytes(type) + c * CHUNK_BYTES + v * 32;
     return load_once(at);
 }
 
-// `run` chunks from chunk `first`: chunks outside, so that activations are broadcast once.
+// Adds `run` chunks from chunk `first` on. The outer loop is over chunks, so that activations are broadcast once.
 LW_INLINE void add_long_run(const weight_type type, const int rows, const bool packed, const weight_segment* w, int i,
                             int first, bool begins, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i pairs[TILE_ROWS][VECTORS];
@@ -155,7 +156,7 @@ LW_INLINE void add_long_run(const weight_type type, const int rows, const bool p
         }
 }
 
-// Two chunks from chunk `first`: 32-bit sums stay in registers.
+// Adds two chunks from chunk `first` on; the 32-bit sums stay in registers.
 LW_INLINE void add_short_run(const weight_type type, const int rows, const bool packed, const weight_segment* w, int i,
                              int first, bool begins, const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i a[TILE_ROWS][2];
@@ -176,7 +177,8 @@ LW_INLINE void add_short_run(const weight_type type, const int rows, const bool 
     }
 }
 
-// One chunk of signed codes, in registers: the size of -128 is 128, an unsigned byte, and 2 * 128 * 127 < 2^15.
+// Adds one chunk of signed codes, in registers. The magnitude of -128 is 128, an unsigned byte, and 2 * 128 * 127 <
+// 2^15.
 LW_INLINE void add_signed(const weight_type type, const int rows, const weight_segment* w, int i, int c, bool begins,
                           const int8_t* q, size_t stride, __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i a[TILE_ROWS];
@@ -194,7 +196,7 @@ LW_INLINE void add_signed(const weight_type type, const int rows, const weight_s
     }
 }
 
-// One chunk of signed codes, decoded to words.
+// Adds one chunk of signed codes that were decoded to words.
 LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* words, bool begins,
                          __m256i sum[TILE_ROWS][VECTORS]) {
     __m256i even[TILE_ROWS], odd[TILE_ROWS];
@@ -209,7 +211,7 @@ LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* wo
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
             __m256i products = _mm256_madd_epi16(w0, even[r]);
-            // Opaque as well: the compiler would otherwise spill other sums.
+            // Opaque to the compiler, which would otherwise spill other sums.
             if (begins) __asm__("" : "+x"(products));
             sum[r][v] = begins ? products : add32(sum[r][v], products);
             sum[r][v] = add32(sum[r][v], _mm256_madd_epi16(w1, odd[r]));
@@ -217,7 +219,7 @@ LW_INLINE void add_words(const int rows, const uint8_t* chunk, const int16_t* wo
     }
 }
 
-// Of the next two rows: the codes, 2 lines each, and the sums, which are waited for first.
+// Prefetches the next two rows: the codes, 2 lines each, and the sums, which are needed first.
 LW_INLINE void fetch_rows(const row_segment* x) {
     for (size_t r = 0; r < TILE_ROWS; ++r) {
         _mm_prefetch(x->next_totals + r * (x->stride / 16), _MM_HINT_T0);
@@ -226,14 +228,14 @@ LW_INLINE void fetch_rows(const row_segment* x) {
     }
 }
 
-// A branch that stays in its loop: the compiler would have the loop twice.
+// Keeps the branch inside the loop: the compiler would make two copies of the loop.
 LW_INLINE void fetch_group(const weight_type type, const weight_segment* w, const size_t i) {
     lw_fetch fetch = w->fetch;
     __asm__ volatile("" : "+r"(fetch.first));
     lw_fetch_group(fetch, i, type.segment_bytes);
 }
 
-// Products of chunks [begin, end) of group i.
+// Adds the products of chunks [begin, end) of group i.
 LW_INLINE void add_chunks(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                           const row_segment* x, const tile_rows* prepared, __m256i sum[TILE_ROWS][VECTORS],
                           const size_t i, const int begin, const int end) {
@@ -250,8 +252,8 @@ LW_INLINE void add_chunks(const weight_type type, const int rows, const bool pac
     }
 }
 
-// What a step of scale g, which ends with chunk `end` of group i, adds: s * sum, which rounds once, times the activation
-// scale. (With the magic added here, not where sums start, fewer registers are needed meanwhile.)
+// Ends a step with scale number g, whose last chunk is `end` - 1 of group i: adds s * sum, which rounds once, times the
+// activation scale. Adding the magic number here, and not where sums start, takes fewer registers.
 LW_INLINE void end_step(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                         const row_segment* x, const tile_rows* prepared, __m256i sum[TILE_ROWS][VECTORS],
                         __m256 acc[TILE_ROWS][VECTORS], const size_t i, const int end, const size_t g) {
@@ -266,7 +268,7 @@ LW_INLINE void end_step(const weight_type type, const int rows, const bool packe
     for (int v = 0; v < VECTORS; ++v) {
         const float* at = w->scales + g * 2 * LW_PANEL + v * 8;
         const __m256 s = packed ? type.scale(w, g, v) : _mm256_load_ps(at);
-        __m256 less = _mm256_setzero_ps();  // so that 0 is never -0
+        __m256 less = _mm256_setzero_ps();  // makes a 0 never -0
         if (type.run != SIGNED) less = packed ? magic_times(s) : _mm256_load_ps(at + LW_PANEL);
 #pragma GCC unroll 2
         for (int r = 0; r < rows; ++r) {
@@ -277,7 +279,7 @@ LW_INLINE void end_step(const weight_type type, const int rows, const bool packe
     }
 }
 
-// 32 inputs.
+// One group of 32 inputs.
 LW_INLINE void tile_group(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                           const row_segment* x, const tile_rows* prepared, __m256 acc[TILE_ROWS][VECTORS],
                           const size_t i) {
@@ -291,7 +293,7 @@ LW_INLINE void tile_group(const weight_type type, const int rows, const bool pac
     }
 }
 
-// Whether the groups of a segment differ in where in their bytes bits are, and so need code of their own.
+// True if the place of a code's bits in a byte depends on the group, so that each group needs its own code.
 LW_INLINE bool groups_differ(const weight_type type) {
     return type.format.high != 0 || type.format.selector != 0 || type.format.map == LW_MAP_TRELLIS;
 }

@@ -1,4 +1,4 @@
-// Coded types whose codes are looked up.
+// Coded types with a table, a trellis or float parts.
 #include "kernels/avx512vbmi/lookup.h"
 
 #define OF_OFFSET(name)

@@ -1,4 +1,4 @@
-// Reading memory with 512-bit vectors, for the levels that have them.
+// Reading memory with 512-bit vectors, for all levels that have them.
 #ifndef LW_KERNELS_AVX512VNNI_LIMITS_H
 #define LW_KERNELS_AVX512VNNI_LIMITS_H
 

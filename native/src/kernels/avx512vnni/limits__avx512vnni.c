@@ -1,6 +1,6 @@
 #include "kernels/avx512vnni/limits.h"
 
-// One asm statement over all accumulators: as an array the compiler would keep them in memory.
+// One asm statement over all accumulators, because the compiler would keep an array of them in memory.
 static void multiply(uint64_t rounds) {
     __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
     __m512i s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0;

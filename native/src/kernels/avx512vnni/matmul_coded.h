@@ -1,13 +1,14 @@
-// Products of the coded types (kernels/formats.inc): their columns are constants here, so each type gets its own code.
+// Products of the coded types (kernels/formats.inc): a type's format is a constant here, so each type gets its own
+// code.
 #ifndef LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
 #define LW_KERNELS_AVX512VNNI_MATMUL_CODED_H
 
 #include "kernels/avx512vnni/matmul_panel.h"
 
-// The first plane's bits of chunk c of group i, or-ed with `above`.
+// The first-plane bits of chunk c of group i, or-ed with `above`.
 LW_INLINE __m512i low_bits(const lw_format f, const weight_segment* w, int i, int c, int v, __m512i above) {
     const int in_byte = 8 / f.low,
-              chunks = 8 / in_byte;  // codes of the first plane in a byte, bytes' chunks of a group
+              chunks = 8 / in_byte;  // codes in a byte of the first plane; chunks of bytes in a group
     const __m512i* low = (const __m512i*)(w->data + (i * chunks + c % chunks) * CHUNK_BYTES + v * 64);
     __m512i bits = _mm512_load_si512(low);
     const int shift = c / chunks * f.low;
@@ -16,7 +17,7 @@ LW_INLINE __m512i low_bits(const lw_format f, const weight_segment* w, int i, in
     return f.low < 8 ? _mm512_ternarylogic_epi32(bits, mask, above, 0xEA) : bits;  // (bits & mask) | above
 }
 
-// Bytes with what stood at bit `from` at bit `to`; other bits may be their neighbours'.
+// Moves bit `from` of each byte to bit `to`; other bits may come from the neighbouring byte.
 LW_INLINE __m512i move_bits(__m512i bytes, const int from, const int to) {
     return from < to   ? _mm512_slli_epi16(bytes, (unsigned)(to - from))
            : from > to ? _mm512_srli_epi16(bytes, (unsigned)(from - to))
@@ -38,7 +39,7 @@ LW_INLINE __m512i coded_bits(const lw_format f, const weight_segment* w, int i, 
     return _mm512_ternarylogic_epi32(bits, high, _mm512_set1_epi8((char)(1 << f.low)), 0xF8);  // bits | (high & mask)
 }
 
-// The selectors of the groups of 32 inputs, a byte for each code, with those of group i at bit `to`.
+// The selectors of all groups of 32 inputs, a byte for each code; the selector of group i begins at bit `to`.
 LW_INLINE __m512i all_selectors(const weight_segment* w, const int to, int i, int v) {
     const __m512i four_times =
         _mm512_set_epi32(0x0F0F0F0F, 0x0E0E0E0E, 0x0D0D0D0D, 0x0C0C0C0C, 0x0B0B0B0B, 0x0A0A0A0A, 0x09090909, 0x08080808,
@@ -48,18 +49,19 @@ LW_INLINE __m512i all_selectors(const weight_segment* w, const int to, int i, in
     return move_bits(selectors, 2 * i, to);
 }
 
-// The selectors of group i, a byte for each code, above the codes' bits.
+// The selectors of group i, a byte for each code, in the bits above the codes.
 LW_INLINE __m512i coded_selectors(const lw_format f, const weight_segment* w, int i, int v) {
     const int to = f.low + f.high;
     return _mm512_and_si512(all_selectors(w, to, i, v), _mm512_set1_epi8((char)(((1 << f.selector) - 1) << to)));
 }
 
-// 16 bytes as every 16 bytes of a vector.
+// Repeats 16 bytes over a vector.
 LW_INLINE __m512i float_table(uint64_t positive, uint64_t negative) {
     return _mm512_broadcast_i32x4(_mm_set_epi64x((long long)negative, (long long)positive));
 }
 
-// One part of a float, and 128. Without the mantissa it depends on four bits, and each mantissa bit adds what also does.
+// One part of a float (lw_float_part), plus 128. Four bits choose its value for mantissa 0; each mantissa bit adds a
+// step that the same four bits choose.
 LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i, int c, int v) {
     const bool high = f.part == LW_FLOAT_HIGH;  // bytes of the constants: exponents 0 to 7 from the right
     const __m512i bits = low_bits(f, w, i, c, v, _mm512_setzero_si512()),
@@ -78,12 +80,12 @@ LW_INLINE __m512i float_codes(const lw_format f, const weight_segment* w, int i,
     return code;
 }
 
-// The codes of inputs 16 half .. 16 half + 15 of group i of a trellis: of each output 32 bits in the chain's order.
+// The codes of inputs 16 half .. 16 half + 15 of group i of a trellis: for each output 32 bits in the chain's order.
 LW_INLINE __m512i trellis_half(const weight_segment* w, int i, int half, int v) {
     return _mm512_load_si512(w->data + (i * 2 + half) * CHUNK_BYTES + v * 64);
 }
 
-// The same one code later in the chain: below each code, the one before it.
+// trellis_half, moved one code further in the chain: below each code is the code before it.
 LW_INLINE __m512i trellis_later(const weight_segment* w, int i, int half, int v) {
     const __m512i later = _mm512_slli_epi32(trellis_half(w, i, half, v), 2);
     if (half == 0 && i == 0) return later;
@@ -91,7 +93,7 @@ LW_INLINE __m512i trellis_later(const weight_segment* w, int i, int half, int v)
     return _mm512_or_si512(later, _mm512_srli_epi32(before, 30));
 }
 
-// Table entries of chunk c: code << 2 | code before, which are neighbours in one of the two.
+// Table indices of chunk c: code << 2 | code before. The two are neighbours in either trellis_half or trellis_later.
 LW_INLINE __m512i trellis_entries(const weight_segment* w, int i, int c, int v) {
     const int half = c / 4, part = c % 4;
     const __m512i two = part % 2 == 0 ? trellis_later(w, i, half, v) : trellis_half(w, i, half, v);
@@ -149,8 +151,8 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
                          .scale = scale};
 }
 
-// Access to a type's codes and scales, and its two passes where it has them. `codes` is coded_codes or what a level has
-// in its place.
+// Functions that read a type's codes and scales, in both passes if it has two. `codes` is coded_codes or the function
+// that replaces it on a level.
 #define LW_CODED_ACCESS(name, codes)                                               \
     LW_INLINE __m512i codes_##name(const weight_segment* w, int i, int c, int v) { \
         return codes(lw_format_##name, w, i, c, v);                                \
@@ -179,8 +181,8 @@ LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weigh
         return coded_type(lw_pass(lw_format_##name, 1), low_##name, low_scale_##name);   \
     }
 
-// Up to so many rows tiles decode the weights themselves. (Zen 4: of 24 and 32 rows 2 to 8 % faster where codes are of one plane,
-// slower where they are of two, level at 64.)
+// Up to so many rows tiles decode the weights in registers. (Zen 4, 24 and 32 rows: 2 to 8 % faster for codes of one
+// plane, slower for two planes; at 64 rows the same.)
 LW_INLINE size_t coded_rows(const lw_format f) {
     return f.high == 0 && lw_cpu_fetch_order == LW_FETCH_WHOLE ? 2 * FEW_ROWS : FEW_ROWS;
 }

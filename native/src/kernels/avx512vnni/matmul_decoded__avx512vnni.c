@@ -1,4 +1,4 @@
-// Rows by one decoded segment: the same for every coded type whose scales serve as many inputs.
+// Rows by one decoded segment: shared by all coded types with the same number of inputs per scale.
 #include "kernels/avx512vnni/matmul_tile.h"
 
 #define DECODED_ROWS(group)                                                                                      \

@@ -3,7 +3,7 @@
 
 #define VECTOR __m512
 #define LANES 16
-#define TILE_ROWS 8  // 16 chains; fma has latency 4, two a cycle
+#define TILE_ROWS 8  // 16 chains: fma has a latency of 4 cycles, and two start in each
 #define LOAD _mm512_load_ps
 #define STORE _mm512_store_ps
 #define BROADCAST _mm512_set1_ps

@@ -7,20 +7,20 @@
 #include "kernels/avx512vnni/matmul_tile.h"
 #include "kernels/minimums.h"
 
-// A panel as packed.
+// A packed panel.
 typedef struct weight_panel {
-    const uint8_t* matrix;              // the first panel
-    const uint8_t* data;                // the first segment
-    size_t groups;                      // of 32 inputs
-    const uint8_t *supers, *selectors;  // of coded types
-    __m512i table;                      // of coded types: entry + 128, four times
+    const uint8_t* matrix;              // start of the matrix's first panel
+    const uint8_t* data;                // start of the panel's first segment
+    size_t groups;                      // number of groups of 32 inputs
+    const uint8_t *supers, *selectors;  // coded types only
+    __m512i table;                      // coded types only: table entry + 128, four times
 } weight_panel;
 
 typedef struct tile_scratch {
     uint8_t codes[LW_SEGMENT * LW_PANEL];
     float scales[STEPS * 2 * LW_PANEL];
     float minimums[LW_MINIMUM_FLOATS];
-    float results[];  // [rows][32], then as much that minimums take off
+    float results[];  // [rows][32], then as much again for minimums
 } tile_scratch;
 
 LW_INLINE weight_panel open_panel(const weight_type type, const lw_matrix* w, size_t panel) {
@@ -49,7 +49,8 @@ LW_INLINE weight_segment open_segment(const weight_type type, const weight_panel
         ws.table = p->table;
     }
     if (!type.second) ws.fetch = lw_fetch_of(order, p->matrix, ws.data, type.segment_bytes);
-    // (Zen 4, one row: Q6_K 5 to 12 % faster with three cycles a line than with four, whole steps of Q4_K slower.)
+    // (Zen 4, one row: with three cycles a line Q6_K is 5 to 12 % faster than with four, but whole steps of Q4_K are
+    // slower.)
     if (order == LW_FETCH_PACED)
         ws.data = lw_fetch_paced(ws.data, type.segment_bytes, type.format.low == 0 && type.chunks == 4 ? 3 : 4);
     return ws;
@@ -69,11 +70,11 @@ LW_INLINE void decode_group(const weight_type type, const weight_segment* w, con
 // Offset of the unsigned codes.
 LW_INLINE int offset_of(const weight_type type) { return type.shift < 0 ? 0 : 1 << type.shift; }
 
-// Codes of a segment plus `more`, [chunk][vector][64]. With `fetch` weights to come are asked for. Groups that a last,
-// shorter segment lacks have scale 0; their codes meet activations that are 0.
+// Writes the codes of a segment plus `more`, as [chunk][vector][64]. With `fetch` it prefetches later weights. Groups
+// that a short last segment lacks have scale 0; their codes meet activations that are 0.
 LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, const int more, const bool fetch,
                             uint8_t* to) {
-    if (type.format.low != 0) {  // whole segments, whose groups differ in where their bits are
+    if (type.format.low != 0) {  // whole segments; the place of bits in a byte depends on the group
 #pragma GCC unroll 4
         for (int g = 0; g < LW_SEGMENT_GROUPS; ++g) {
             if (fetch) lw_fetch_group(w->fetch, (size_t)g, type.segment_bytes);
@@ -87,7 +88,7 @@ LW_INLINE void decode_codes(const weight_type type, const weight_segment* w, con
     }
 }
 
-// Scales of all steps, and with `magic` what a step begins with: [step][2][32], or [step][32] without.
+// Writes the scales of all steps: [step][32], or with `magic` [step][2][32]: s, -LW_MAGIC * s.
 LW_INLINE void decode_scales(const weight_type type, const weight_segment* w, const bool magic, float* to) {
     const size_t steps = w->groups * (size_t)(steps_of(type) / LW_SEGMENT_GROUPS), parts = magic ? 2 : 1;
     for (size_t g = 0; g < steps; ++g)
@@ -100,13 +101,13 @@ LW_INLINE void decode_scales(const weight_type type, const weight_segment* w, co
     memset(to + steps * parts * LW_PANEL, 0, ((size_t)steps_of(type) - steps) * parts * LW_PANEL * sizeof(float));
 }
 
-// Codes and scales of a segment to scratch that stays in the first-level cache while all rows use it.
+// Decodes the codes and scales of a segment to scratch, which stays in the first-level cache while all rows use it.
 LW_INLINE void decode(const weight_type type, weight_segment* w, tile_scratch* s) {
     const bool in_place = type.plain && w->groups == LW_SEGMENT_GROUPS;
     w->codes = in_place ? w->data : s->codes;
     w->group_bytes = in_place ? type.segment_bytes / LW_SEGMENT_GROUPS : 8 * CHUNK_BYTES;
     w->scales = s->scales;
-    // Coded types become code + 128, whatever their own offset, as Q8_0 has them.
+    // Coded types are decoded to code + 128, whatever their own offset, like Q8_0.
     const bool coded = type.format.low != 0;
     if (!in_place) decode_codes(type, w, coded ? 128 - offset_of(type) : 0, coded, s->codes);
     for (size_t g = 0; in_place && g < LW_SEGMENT_GROUPS; ++g) lw_fetch_group(w->fetch, g, type.segment_bytes);
@@ -120,14 +121,14 @@ LW_INLINE void finish(const weight_type type, const lw_matrix* w, const lw_activ
     lw_store_panel(w, panel, x->rows, s->results, out);
 }
 
-// What most coded types share once they are decoded (matmul_decoded__avx512vnni.c): all rows of one segment.
+// All rows of one segment, for decoded coded types with so many inputs per scale (matmul_decoded__avx512vnni.c).
 void lw_decoded_rows_16__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_32__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_64__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 void lw_decoded_rows_128__avx512vnni(const weight_segment* w, const lw_activations* x, size_t segment, float* results);
 
-// With `packed` every tile, of at most `most` rows, decodes the segment in registers, otherwise it is decoded once for all
-// of them. The size of tiles is a constant where that depends on the batch.
+// With `packed` every tile, of at most `most` rows, decodes the segment in registers; otherwise the segment is decoded
+// once for all tiles.
 LW_INLINE void gemm_segment(const weight_type type, const bool packed, const size_t most, const weight_panel* p,
                             const lw_activations* x, size_t segment, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, lw_cpu_fetch_order);
@@ -170,8 +171,9 @@ LW_INLINE void gemm_twice(const weight_type first, const weight_type second, con
     finish(first, w, x, panel, out, s);
 }
 
-// How one row of a type asks for weights on CPUs of LW_FETCH_WHOLE (../DECISIONS.md has what each gave). What takes least
-// arithmetic and lies in order is best left to the hardware; where arithmetic is the limit, waiting is too dear.
+// The order in which a row of a type prefetches weights on CPUs with LW_FETCH_WHOLE (prefetch-by-core.md
+// of the decisions). Types with little arithmetic that are read in order are best left to the hardware prefetcher. Where
+// arithmetic is the limit, pacing costs too much.
 LW_INLINE lw_fetch_order whole_order(const weight_type type) {
     const bool light = type.plain || type.format.low == 8 || (type.chunks == 32 && type.format.high == 0);
     if (light && type.format.minimum == LW_MINIMUM_NONE) return LW_FETCH_NONE;
@@ -182,12 +184,13 @@ LW_INLINE void take_minimums(const weight_type type, lw_row_minimums* m, size_t 
     if (type.format.minimum != LW_MINIMUM_NONE) lw_take_segment(type.format, m, segment);
 }
 
-// One row. Memory is the limit: there is code for every order of asking for weights. Minimums of the segment before are
-// taken off while this one's fetches are paced; behind its products, they would keep those of the next from beginning.
+// One row. Memory is the limit, so there is code for every order of prefetching. Minimums of the previous segment are
+// taken off while this segment's prefetches are paced; after this segment's products they would delay the next
+// segment's.
 LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const lw_activations* x, size_t segment,
                             const lw_fetch_order order, lw_row_minimums* m, tile_scratch* s) {
     weight_segment ws = open_segment(type, p, segment, order);
-    ws.scales = s->scales;  // of tiles that do not find them in the packed segment
+    ws.scales = s->scales;  // for tiles that do not read scales from the packed segment
     if (segment > 0) take_minimums(type, m, segment - 1);
     const row_segment row = some_rows(x, segment, 0, s->results);
     if (ws.groups == LW_SEGMENT_GROUPS) {
@@ -198,12 +201,12 @@ LW_INLINE void gemv_segment(const weight_type type, const weight_panel* p, const
     }
 }
 
-// With `twice` (lw_passes) every segment by either type.
+// With `twice` (lw_passes) each segment is multiplied as `first` and as `second`.
 LW_INLINE void gemv_segments(const weight_type first, const weight_type second, const bool twice, const weight_panel* p,
                              const lw_activations* x, const lw_fetch_order order, lw_row_minimums* m, tile_scratch* s) {
     for (size_t segment = 0; segment < x->segments; ++segment) {
         gemv_segment(first, p, x, segment, order, m, s);
-        if (twice) gemv_segment(second, p, x, segment, order, m, s);  // without minimums
+        if (twice) gemv_segment(second, p, x, segment, order, m, s);  // no minimums
     }
     take_minimums(first, m, x->segments - 1);
 }

@@ -1,9 +1,9 @@
 // The inner loop of all quantized products on AVX-512-VNNI. A tile is up to 8 rows times one panel of 32 outputs.
 //
-// A 64-byte vector of weights is 16 outputs times 4 consecutive inputs, so vpdpbusd against 4 broadcast activation
-// bytes leaves every lane one output. Weights are unsigned (code + offset); what the offset adds, offset * A with A the sum
-// of the activations of a step, is taken off exactly: integer sums start at LW_MAGIC_BITS - offset * A. All stay below 2^22:
-// at worst 32 * 255 * 127 + 128 * 32 * 127, of Q8_0 (offset 128).
+// A 64-byte vector of weights is 16 outputs times 4 consecutive inputs, so vpdpbusd with 4 broadcast activation bytes
+// leaves one output in every lane. Weights are unsigned (code + offset). The offset adds offset * A to a step's sum,
+// where A is the sum of the step's activations. It is taken off exactly: integer sums start at LW_MAGIC_BITS - offset *
+// A. All sums stay below 2^22: the worst case is 32 * 255 * 127 + 128 * 32 * 127 for Q8_0 (offset 128).
 #ifndef LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 #define LW_KERNELS_AVX512VNNI_MATMUL_TILE_H
 
@@ -14,40 +14,40 @@
 #include "kernels/step_starts_x86.h"
 
 enum {
-    FEW_ROWS = 16,            // up to here tiles decode the weights themselves (coded_rows: or more)
-    FEW_TILE_ROWS = 8,        // most rows of such a tile: decoding half as often is worth float sums in memory
-    PACKED_TILE_ROWS = 6,     // most that leave registers for decoding beside all sums
-    TILE_ROWS = 7,            // most rows of the others: 14 integer and 14 float sums leave 4 registers of 32
-    VECTORS = LW_PANEL / 16,  // of one input chunk, or one scale, of a panel
+    FEW_ROWS = 16,            // up to so many rows tiles decode the weights in registers (coded_rows: or more)
+    FEW_TILE_ROWS = 8,        // maximum rows of such a tile: decoding half as often is worth float sums in memory
+    PACKED_TILE_ROWS = 6,     // maximum rows that leave registers for decoding beside all sums
+    TILE_ROWS = 7,            // maximum rows of other tiles: 14 integer and 14 float sums leave 4 of 32 registers
+    VECTORS = LW_PANEL / 16,  // vectors of one input chunk, or of one scale, of a panel
     CHUNK_BYTES = LW_PANEL * 4,
 };
 
-// One segment of a panel: as packed, and decoded when more than one tile of rows needs it.
+// One segment of a panel: packed, and decoded when more than one tile of rows needs it.
 typedef struct weight_segment {
     const uint8_t* data;
     const uint8_t* codes;  // 32 inputs at codes + i * group_bytes: [chunk][vector][64]
     size_t group_bytes;
     const float* scales;  // [step][2][32]: s, -LW_MAGIC * s
-    size_t groups;        // of 32 inputs
+    size_t groups;        // number of groups of 32 inputs
     lw_fetch fetch;
-    const uint8_t *supers, *selectors;  // of coded types
-    __m512i table;                      // of coded types
+    const uint8_t *supers, *selectors;  // coded types only
+    __m512i table;                      // coded types only
 } weight_segment;
 
-// What differs between weight types. Every use is a compile-time constant.
+// The properties of a weight type. Every use is a compile-time constant.
 typedef struct weight_type {
-    int chunks;   // of 4 inputs that share a scale: 4, 8, 16 or 32
+    int chunks;   // number of chunks of 4 inputs that share a scale: 4, 8, 16 or 32
     int shift;    // log2 of the offset of the unsigned codes, -1 = none
-    bool plain;   // codes lie in memory as the tile needs them
-    bool second;  // pass of two: the first one has fetched what comes
+    bool plain;   // packed codes need no decoding
+    bool second;  // second of two passes: the first pass has prefetched already
     size_t segment_bytes;
-    lw_format format;  // of coded types, else zero
-    // Codes of chunk c (0..7) of the 32 inputs `group` of a segment, and its scale g.
+    lw_format format;  // coded types only, else zero
+    // Return the codes of chunk c (0..7) of group `group` of a segment, and scale number g of the segment.
     __m512i (*codes)(const struct weight_segment* w, int group, int c, int vector);
     __m512 (*scale)(const struct weight_segment* w, size_t g, int vector);
 } weight_type;
 
-// The same segment of some activation rows.
+// One segment of some activation rows.
 typedef struct row_segment {
     const int8_t* q;        // [row][LW_SEGMENT]
     const int32_t* totals;  // [row][STEPS]
@@ -60,7 +60,8 @@ LW_INLINE __m512 load_halves(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_l
 typedef int32_t __attribute__((may_alias)) four_codes;
 
 // sum[v] += weights * 4 activations. As assembly, because the compiler otherwise copies and spills the sums. The
-// broadcast is one load for both vectors, or two that cost no instruction: half and half suits load ports and decoders.
+// broadcast is one load for both vectors, or with `embedded` two loads that cost no instruction. Using each for half of
+// the rows suits load ports and decoders.
 LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8_t* q, const bool embedded) {
     if (embedded) {
         __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum[0]) : "v"(w0), "m"(*(const four_codes*)q));
@@ -72,7 +73,8 @@ LW_INLINE void dot4_row(__m512i sum[VECTORS], __m512i w0, __m512i w1, const int8
     }
 }
 
-// Steps of a segment: of 16 inputs where they share a scale, otherwise of the 32 that share an activation scale.
+// Steps of a segment. A step has 16 inputs if 16 inputs share a weight scale, otherwise the 32 that share an activation
+// scale.
 LW_INLINE int steps_of(const weight_type type) { return type.chunks == 4 ? STEPS : LW_SEGMENT_GROUPS; }
 LW_INLINE int step_chunks(const weight_type type) { return type.chunks == 4 ? 4 : 8; }
 
@@ -82,35 +84,35 @@ LW_INLINE __m512 step_scale(const weight_type type, const weight_segment* w, siz
 
 LW_INLINE __m512 magic_times(__m512 scale) { return _mm512_mul_ps(scale, _mm512_set1_ps(-LW_MAGIC)); }
 
-// Whether tiles of so many rows find the scales of a coded type in memory even where they decode codes themselves: several
-// tiles use them, and of five rows on registers are short.
+// True if tiles of `rows` rows read a coded type's scales from memory even where they decode codes in registers.
+// Several tiles then share the scales, and from five rows on registers are scarce.
 LW_INLINE bool scales_first(const weight_type type, const size_t rows) {
     return type.format.low != 0 && rows >= (type.chunks > 8 ? 5 : 4);
 }
 
-// One step. With `packed`, weights are decoded in registers on the way.
+// One step. With `packed` weights are decoded in registers.
 LW_INLINE void tile_step(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                          const row_segment* x, __m512 acc[][VECTORS], const int32_t starts[][STEPS], const int g) {
     const int chunks = step_chunks(type), per_group = steps_of(type) / LW_SEGMENT_GROUPS;
     __m512i sum[FEW_TILE_ROWS][VECTORS];
-    // Parts in which 32 inputs ask for what comes. (Zen 5: a part with each chunk is 6 % faster than all at once, where scales
-    // serve 16 inputs 5 % slower.)
+    // The number of parts in which 32 inputs prefetch. (Zen 5: a part with each chunk is 6 % faster than all at once,
+    // but 5 % slower if 16 inputs share a scale.)
     const int parts = rows == 1 && type.chunks >= 8 ? 8 : 1;
-    // A branch for the compiler, which otherwise moves loads across a row's groups until registers are copied and spilled
-    // (Zen 4, one row: Q5_0 1.45 times as fast with it, Q3_K 1.35).
+    // A branch for the compiler, which otherwise moves loads across a row's groups until registers are copied and
+    // spilled. (Zen 4, one row: Q5_0 is 1.45 times as fast with it, Q3_K 1.35 times.)
     lw_fetch fetch = w->fetch;
     if (rows == 1 && type.format.low != 0 && type.format.map != LW_MAP_FLOAT) __asm__ volatile("" : "+r"(fetch.first));
-    const int first = g * chunks / 8, begin = g * chunks % 8;  // 32 inputs, chunk of them
+    const int first = g * chunks / 8, begin = g * chunks % 8;  // group of 32 inputs, chunk in the group
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(starts[r][per_group == 2 ? g : 2 * g + 1]);
 #pragma GCC unroll 32
     for (int chunk = begin; chunk < begin + chunks; ++chunk) {
-        // (Zen 5, scales of 16 inputs: with this division in its loop a row is 10 % faster than without or unrolled; loads
-        // then run less far ahead of what was asked for. Waiting for those does that too.)
+        // (Zen 5, scales of 16 inputs: with this division in its loop a row is 10 % faster than without it or unrolled.
+        // Loads then run less far ahead of the prefetches. Waiting for the prefetches has the same effect.)
         const bool divide = type.chunks < 8 && (rows > 1 || fetch.order != LW_FETCH_PACED);
         const int i = divide ? (first * 8 + chunk) / 8 : first + chunk / 8,
                   c = divide ? (first * 8 + chunk) % 8 : chunk % 8;
-        // The instructions of a group fill the reorder buffer: left to the hardware, memory would wait for arithmetic
+        // The instructions of a group fill the reorder buffer. Without prefetches memory would wait for arithmetic
         // (measured: 12 to 48 % slower up to 8 rows).
         if (fetch.first != NULL && c < parts)
             lw_fetch_part(fetch, (size_t)i, (size_t)c, (size_t)parts, type.segment_bytes);
@@ -138,9 +140,9 @@ LW_INLINE void tile_step(const weight_type type, const int rows, const bool pack
     }
 }
 
-// One whole segment. Everything is unrolled, every second row broadcasts its activations within vpdpbusd, and what a
-// group needs of offsets lies in memory: instructions are what a core short of decoding slots (a busy hyperthread
-// beside it) has too few of.
+// One whole segment. Everything is unrolled, every second row broadcasts its activations within vpdpbusd, and the start
+// values of sums lie in memory. All this saves instructions, which are the limit on a core whose decoders are shared
+// with a busy hyperthread.
 LW_INLINE void tile(const weight_type type, const int rows, const bool packed, const weight_segment* w,
                     const row_segment* x) {
     _Alignas(64) int32_t starts[FEW_TILE_ROWS][STEPS];
@@ -151,16 +153,16 @@ LW_INLINE void tile(const weight_type type, const int rows, const bool packed, c
         acc[r][0] = _mm512_load_ps(x->results + r * LW_PANEL);
         acc[r][1] = _mm512_load_ps(x->results + r * LW_PANEL + 16);
     }
-    __asm__("" : "+m"(starts));  // else they stay in registers, and each use shuffles
+    __asm__("" : "+m"(starts));  // otherwise they stay in registers, and each use takes a shuffle
     const int steps = steps_of(type);
     if (rows == 1 && type.chunks < 8 &&
-        w->fetch.order == LW_FETCH_PACED) {  // by 32 inputs, with constant places in them
+        w->fetch.order == LW_FETCH_PACED) {  // by 32 inputs, so that chunk numbers within them are constant
 #pragma GCC unroll 1
         for (int i = 0; i < LW_SEGMENT_GROUPS; ++i) {
             tile_step(type, 1, packed, w, x, acc, starts, 2 * i);
             tile_step(type, 1, packed, w, x, acc, starts, 2 * i + 1);
         }
-    } else if (rows == 1 && type.format.low == 0) {  // memory's pace
+    } else if (rows == 1 && type.format.low == 0) {  // limited by memory
 #pragma GCC unroll 1
         for (int g = 0; g < steps; ++g) tile_step(type, 1, packed, w, x, acc, starts, g);
     } else {
@@ -182,7 +184,7 @@ LW_INLINE row_segment some_rows(const lw_activations* x, size_t segment, size_t 
                          .results = results + row * LW_PANEL};
 }
 
-// Rows of the next tile.
+// Number of rows in the next tile.
 LW_INLINE size_t tile_rows(const size_t most, size_t row, size_t rows) {
     const size_t left = rows - row, tiles = (left + most - 1) / most;
     return (left + tiles - 1) / tiles;

@@ -42,18 +42,18 @@ static const weight_type Q8 = {.chunks = 8,
                                .scale = q8_scale};
 
 // Q6_K: 6 bits hold q = 0..63 for the code q - 32; every 16 inputs have a scale.
-// Low bits: chunks 0-3 are the low nibbles, 4-7 the high ones. Upper bits: two chunks to each pair of bits.
+// Low bits: chunks 0-3 are the low nibbles, 4-7 the high nibbles. Upper bits: each pair of bits belongs to two chunks.
 LW_INLINE __m512i q6_codes(const weight_segment* w, int i, int c, int vector) {
     const uint8_t* group = w->data + (size_t)i * LW_Q6_GROUP_BYTES;
     const __m512i two = _mm512_load_si512(group + c % 4 * CHUNK_BYTES + vector * 64);
     const __m512i four = _mm512_load_si512(group + LW_Q6_LOW_BYTES + c % 2 * CHUNK_BYTES + vector * 64);
     const __m512i low = _mm512_and_si512(c < 4 ? two : _mm512_srli_epi16(two, 4), _mm512_set1_epi8(15));
-    const int part = c / 2;  // its bits go to bits 4 and 5
+    const int part = c / 2;  // the chunk's upper bits move to bits 4 and 5
     const __m512i top = part < 2 ? _mm512_slli_epi16(four, 4 - 2 * part) : _mm512_srli_epi16(four, 2 * part - 4);
     return _mm512_ternarylogic_epi32(low, top, _mm512_set1_epi8(0x30), 0xF8);  // low | (top & 0x30)
 }
 
-// The half's scale times the int8 scale of these 16 inputs; exact.
+// The segment's f16 scale times the int8 scale of these 16 inputs; exact.
 LW_INLINE __m512 q6_scale(const weight_segment* w, size_t g, int vector) {
     const uint8_t* segment = w->data;
     const uint8_t* at = segment + g / 2 * LW_Q6_GROUP_BYTES + LW_Q6_LOW_BYTES + LW_Q6_HIGH_BYTES + g % 2 * LW_PANEL;

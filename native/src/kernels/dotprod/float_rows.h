@@ -1,17 +1,17 @@
-// Some rows by a panel of a type of small floats (LW_MAP_FLOAT): a segment is decoded once for both passes, and what the
-// second adds waits for the end of the first.
+// Some rows by a panel of a type of small floats (LW_MAP_FLOAT). A segment is decoded once for both passes; the second
+// pass's products are added after the first pass's.
 #ifndef LW_KERNELS_DOTPROD_FLOAT_ROWS_H
 #define LW_KERNELS_DOTPROD_FLOAT_ROWS_H
 
 #include "kernels/neon/coded.h"
 
-// By exponent and sign: what the first pass multiplies without a mantissa, what each unit of the mantissa adds to it, and
-// what it is in the second pass.
+// By exponent and sign: the first pass's code for mantissa 0, the amount that each unit of the mantissa adds to that
+// code, and the second pass's code for mantissa 1.
 static const int8_t lw_float_parts[3][16] = {{0, 1, 2, 4, 8, 16, 32, 64, 0, -1, -2, -4, -8, -16, -32, -64},
                                              {0, 0, 0, 1, 2, 4, 8, 16, 0, 0, 0, -1, -2, -4, -8, -16},
                                              {1, 1, 2, 0, 0, 0, 0, 0, -1, -1, -2, 0, 0, 0, 0, 0}};
 
-// Four outputs of group g by its inputs: sums of both passes of each row.
+// Four outputs of group g times the group's inputs: for each row, the sums of both passes.
 INLINE void float_group(const int rows, const coded_segment* s, const int8x16_t parts[3], const int8_t* q,
                         size_t stride, size_t g, size_t quad, int32x4_t sums[][2]) {
     const uint8_t* low = s->data + g * (LW_GROUP * LW_PANEL / 2) + quad * 16;
@@ -40,7 +40,8 @@ INLINE void float_group(const int rows, const coded_segment* s, const int8x16_t 
     }
 }
 
-// Four outputs over segment `index`, added to results[row][LW_PANEL]. `scales`: of the first pass and of the second.
+// Four outputs over segment `index`, added to results[row][LW_PANEL]. `scales` are those of the first and of the second
+// pass.
 INLINE void float_tile(const int rows, const coded_segment* s, const int8x16_t parts[3], const lw_activations* x,
                        size_t index, size_t quad, const float scales[2][2 * LW_PANEL], float* results) {
     const float *first = scales[0] + 4 * quad, *second = scales[1] + 4 * quad;
@@ -71,13 +72,14 @@ INLINE void float_tile(const int rows, const coded_segment* s, const int8x16_t p
     }
 }
 
-// All rows of x, one to three.
+// All rows of x, of which there are one to three.
 INLINE void float_rows(const lw_format f, const int rows, const lw_matrix* w, const lw_activations* x, size_t panel,
                        const workspace* work) {
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
     const int8x16_t parts[3] = {vld1q_s8(lw_float_parts[0]), vld1q_s8(lw_float_parts[1]), vld1q_s8(lw_float_parts[2])};
     float scales[2][2 * LW_PANEL];
-    const coded_segment any = coded_segment_of(f, w, &p, panel, 0);  // they are the rows' and the same in all segments
+    const coded_segment any = coded_segment_of(f, w, &p, panel, 0);  // any segment: these scales are per row and the
+                                                                     // same in all segments
     for (size_t output = 0; output < LW_PANEL; output += 8) UNROLL
     for (int pass = 0; pass < 2; ++pass) {
         const float32x4x2_t super = coded_super8(f, &any, output);

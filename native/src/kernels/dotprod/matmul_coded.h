@@ -1,4 +1,4 @@
-// Products of the coded types with SDOT: up to three rows decode in registers, more share a decoded segment.
+// Products of the coded types with SDOT: up to three rows decode in registers, more rows share a decoded segment.
 #ifndef LW_KERNELS_DOTPROD_MATMUL_CODED_H
 #define LW_KERNELS_DOTPROD_MATMUL_CODED_H
 
@@ -9,18 +9,19 @@
 
 extern void gemv_cb2__dotprod(const lw_cb2_row* t);
 
-enum { STRIDE = 8 };  // vectors of a chunk of four inputs
+enum { STRIDE = 8 };  // vectors in a chunk of four inputs
 
-// `rows` rows by eight outputs over segment `index`, added to results[row][LW_PANEL]. `starts`: of each step.
+// `rows` rows by eight outputs over segment `index`, added to results[row][LW_PANEL]. `starts`: start of each step's
+// sums.
 INLINE void coded_tile(const lw_format f, const int rows, const coded_segment* s, const lw_activations* x, size_t index,
                        int32_t starts[][8 * LW_SEGMENT_GROUPS], size_t row, size_t quad, float* results) {
-    const int steps = f.group == 16 ? 2 : 1;                            // of a group
-    const size_t shared = f.group > LW_GROUP ? f.group / LW_GROUP : 1;  // groups of a scale
+    const int steps = f.group == 16 ? 2 : 1;                            // steps in a group
+    const size_t shared = f.group > LW_GROUP ? f.group / LW_GROUP : 1;  // groups that share a scale
     const size_t stride = x->stride, groups = x->segments * LW_SEGMENT_GROUPS;
     const int8_t* q = x->q + row * stride + index * LW_SEGMENT;
     const float* da = x->scale + row * groups + index * LW_SEGMENT_GROUPS;
     const float32x4x2_t super = coded_super8(f, s, 4 * quad);
-    float magics[2][8];  // what is -LW_MAGIC times super scales, and times scales that several groups share
+    float magics[2][8];  // -LW_MAGIC times the super scales, and times scales that several groups share
     if (small_scales(f)) vst1q_f32_x2(magics[0], magic_times8(super));
     float32x4_t acc[3][2];
     UNROLL

@@ -1,12 +1,12 @@
-// Products of four and more rows: scales of a segment are made once for all rows, and so are codes if there
-// are more than eight, for tiles in assembly.
+// Products of four and more rows: the scales of a segment are decoded once for all rows. So are the codes if there are
+// more than eight rows. The tiles are in assembly.
 #ifndef LW_KERNELS_DOTPROD_MATMUL_DECODED_H
 #define LW_KERNELS_DOTPROD_MATMUL_DECODED_H
 
 #include "kernels/dotprod/matmul_tile.h"
 #include "kernels/dotprod/tile.h"
 
-// A group of Q6_K to [8 chunks][32 outputs][4 inputs], as tiles want codes and as Q8_0 has them.
+// Decodes a group of Q6_K to [8 chunks][32 outputs][4 inputs], the order that tiles read and that Q8_0 is packed in.
 INLINE void decode_codes(const segment* s, size_t group, int8_t* codes) {
     for (size_t quad = 0; quad < QUADS; ++quad) {
         int8x16_t w[8];
@@ -16,7 +16,7 @@ INLINE void decode_codes(const segment* s, size_t group, int8_t* codes) {
     }
 }
 
-// A segment's scales for tiles. Sums of Q4_0 are 16 times too large, so its scales are as much smaller: neither rounds.
+// A segment's scales for tiles. Sums of Q4_0 are 16 times too large, so its scales are divided by 16; neither rounds.
 INLINE void decode_scales(const source from, const segment* s, float* scales) {
     if (from != FROM_Q4) {
         packed_scales(from, 1, s, scales);
@@ -28,13 +28,14 @@ INLINE void decode_scales(const source from, const segment* s, float* scales) {
         store_scale8(1, scale_of_sums8(from, s, none, none, g, 0, output), scales + g * 2 * LW_PANEL + output);
 }
 
-// Rows in the next tile: 4 to 8, so that no tile is left with too few sums to keep the pipes busy.
+// Rows in the next tile: 4 to 8, so that no tile has too few sums to keep the pipes busy.
 INLINE size_t next_tile(size_t rows) { return rows <= 8 ? rows : rows > 11 ? 8 : (rows + 1) / 2; }
 
 INLINE void gemm_decoded(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);
-    // Q4_0 is decoded in the tile: in each if one is all, else in the first, which stores it for the others.
+    // Q4_0 is decoded in the tile. If there is one tile, it keeps the codes in registers; else the first tile also
+    // stores them for the others.
     const int kind = from == FROM_Q6 ? TILES_G16 : from == FROM_Q4 && x->rows <= 8 ? TILES_Q4 : TILES_G32;
     for (size_t i = 0; i < x->segments; ++i) {
         const segment s = segment_of(w, panel, i, packed_group_bytes(from));
@@ -59,7 +60,7 @@ INLINE void gemm_decoded(const source from, const lw_matrix* w, const lw_activat
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-// Two and more rows. Three are too few for a tile in assembly.
+// Two and more rows. Three rows are too few for a tile in assembly.
 INLINE void gemm(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     if (x->rows <= 3)

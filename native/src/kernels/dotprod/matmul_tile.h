@@ -1,11 +1,13 @@
-// Tiles of SDOT by element: a lane is one output, a vector holds four outputs by four inputs.
+// Tiles of SDOT by element: a vector of weights holds four outputs by four inputs, a vector of sums one output per
+// lane.
 #ifndef LW_KERNELS_DOTPROD_MATMUL_TILE_H
 #define LW_KERNELS_DOTPROD_MATMUL_TILE_H
 
 #include "kernels/dotprod/tile.h"
 #include "kernels/neon/matmul_common.h"
 
-// Group `group` of four outputs: w[c] holds inputs 4c to 4c + 3. FROM_Q6 gives the unsigned code, 32 too large.
+// Loads group `group` of four outputs: w[c] holds inputs 4c to 4c + 3. FROM_Q6 gives unsigned codes, which are 32 too
+// large.
 INLINE void load_group(const source from, const segment* s, size_t group, size_t quad, int8x16_t w[8]) {
     const uint8_t* base = s->data + group * packed_group_bytes(from) + quad * 16;
     if (from == FROM_Q8) {
@@ -24,7 +26,7 @@ INLINE void load_group(const source from, const segment* s, size_t group, size_t
         for (int c = 0; c < 2; ++c) {
             const uint8x16_t top = vld1q_u8(base + LW_Q6_LOW_BYTES + 128 * c);
             const uint8x16_t a = vld1q_u8(base + 128 * c), b = vld1q_u8(base + 128 * (c + 2));
-            // Masks insert the two upper bits, so that only some of the parts need to be cleaned first.
+            // vbsl inserts the two upper bits, so that only some parts need a mask first.
             w[c] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
             w[c + 2] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
             w[c + 4] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
@@ -33,7 +35,8 @@ INLINE void load_group(const source from, const segment* s, size_t group, size_t
     }
 }
 
-// Scales of eight outputs for the sums of load_group's codes. Those of Q4_0 are 16 times too large: neither rounds.
+// Scales of eight outputs for sums of load_group's codes. Sums of Q4_0 are 16 times too large, so its scales are
+// divided by 16; neither rounds.
 INLINE float32x4x2_t scale_of_sums8(const source from, const segment* s, float32x4x2_t super, float32x4x2_t magic,
                                     size_t group, size_t half, size_t output) {
     float32x4x2_t scale = packed_scale8(from, s, super, magic, group, half, output);
@@ -45,7 +48,7 @@ INLINE float32x4x2_t scale_of_sums8(const source from, const segment* s, float32
 // `rows` rows by 4 * `quads` outputs over segments first .. last - 1, added to results[row][LW_PANEL].
 INLINE void tile(const source from, const int rows, const int quads, const lw_matrix* w, const lw_activations* x,
                  size_t panel, size_t first, size_t last, size_t row, size_t quad, float* results) {
-    const int steps = from == FROM_Q6 ? 2 : 1;  // of a group
+    const int steps = from == FROM_Q6 ? 2 : 1;  // steps in a group
     const size_t stride = x->stride, groups = x->segments * LW_SEGMENT_GROUPS;
     float32x4_t acc[3][8];
     int32_t starts[3][8 * LW_SEGMENT_GROUPS];
@@ -101,8 +104,8 @@ INLINE void tile(const source from, const int rows, const int quads, const lw_ma
         vst1q_f32(results + (row + (size_t)r) * LW_PANEL + 4 * (quad + (size_t)j), acc[r][j]);
 }
 
-// All outputs of a panel for 1 to 3 rows over a segment; fewer rows take more outputs at once, so that enough sums are in
-// flight.
+// All outputs of a panel for 1 to 3 rows over a segment. Fewer rows take more outputs at once, so that enough sums are
+// in flight.
 INLINE void rows_by_panel(const source from, const int rows, const lw_matrix* w, const lw_activations* x, size_t panel,
                           size_t index, size_t row, float* results) {
     const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : 2;
@@ -110,7 +113,7 @@ INLINE void rows_by_panel(const source from, const int rows, const lw_matrix* w,
         tile(from, rows, quads, w, x, panel, index, index + 1, row, quad, results);
 }
 
-// One or two rows over the whole segments of Q4_0; returns how many there are.
+// One or two rows over the whole segments of Q4_0; returns the number of these segments.
 INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_activations* x, size_t panel, size_t row,
                              float* results) {
     const lw_dot_rows t = {.q = x->q + row * x->stride,
@@ -129,7 +132,7 @@ INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_act
     return t.segments;
 }
 
-// A whole product with weights decoded in registers: row after row, or two or three rows at once.
+// A whole product with weights decoded in registers: row after row, or two or three rows at a time.
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
     const workspace work = workspace_of(scratch, x->rows);

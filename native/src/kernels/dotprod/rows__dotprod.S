@@ -1,17 +1,18 @@
 // One or two rows by a panel of packed Q4_0 over whole segments (lw_dot_rows in tile.h).
-//   v0-v7    sums of a group, started at a magic number: of 8 quads of outputs, or of 4 by 2 rows
+//   v0-v7    sums of a group, started at a magic number: of 8 quads of outputs, or of 4 quads by 2 rows
 //   v8-v15   their results
-//   v16 v17  a quad's scales in f32 and, for each row, minus the magic number times them, which become its products
-//   v24      activation scales of a segment (v23 of the second row)
-//   v25 v26  inputs of a group (v20 v21 of the second row), v29 a mask, v30 minus the magic number, v27 v28 in passing
-// Codes are 16 times too large, and so are sums: they start at bits whose float has a last place of 1/16.
-// Slots of the vector pipes per quad and group of one row: 8 to take nibbles apart, 8 SDOT, 2 to widen scales, 1 for the
-// magic number times them and 2 FMLA. LDUR, because in LLVM's model of N1 it takes one micro-operation and LDR two.
-//   x10 the middle of a group's codes, x11 its scales, x13 how far ahead weights are asked for, x14 in passing
+//   v16 v17  a quad's scales in f32; for each row minus the magic number times the scales, later the product
+//   v24      activation scales of a segment (v23: of the second row)
+//   v25 v26  inputs of a group (v20 v21: of the second row), v29 a mask, v30 minus the magic number
+//   v27 v28  temporaries
+// Codes are 16 times too large, and so are sums: they start at the bits of a float whose last place is 1/16.
+// Slots of the vector pipes per quad and group of one row: 8 to split nibbles, 8 SDOT, 2 to widen scales, 1 for the
+// magic number times the scales, 2 FMLA. LDUR, because in LLVM's model of N1 it takes one micro-operation and LDR two.
+//   x10 the middle of a group's codes, x11 its scales, x13 prefetch distance in bytes, x14 temporary
 
 #include "kernels/neon/fetch.inc"
 
-// Chunks c and c + 4 of a quad, whose weights begin at `at`: eight outputs by element e of the inputs.
+// Chunks c and c + 4 of a quad, whose weights begin at `at`: eight outputs times element e of the inputs.
 .macro products_1 at, e, a
     ldur q27, [x10, #\at]
     shl v28.16b, v27.16b, #4
@@ -77,7 +78,7 @@
 .endm
 
 .macro group_2 g
-    fetch_ahead x10, x13, x14, 5, 128  // the other lines with the other outputs, whose x10 is a line further
+    fetch_ahead x10, x13, x14, 5, 128  // the other outputs, whose x10 is a line further on, prefetch the other lines
     ldur q25, [x1, #32 * \g]
     ldur q26, [x1, #32 * \g + 16]
     ldur q20, [x2, #32 * \g]
@@ -101,10 +102,10 @@
     stp d10, d11, [sp, #16]
     stp d12, d13, [sp, #32]
     stp d14, d15, [sp, #48]
-    ldp x1, x2, [x0]         // inputs and the bytes from row to row
+    ldp x1, x2, [x0]         // inputs, bytes from row to row
     add x2, x1, x2
     ldp x3, x4, [x0, #16]    // packed weights, segments
-    ldp x5, x6, [x0, #32]    // activation scales and the bytes from row to row
+    ldp x5, x6, [x0, #32]    // activation scales, bytes from row to row
     add x6, x5, x6
     ldp x7, x13, [x0, #48]   // results
     add x10, x3, #256

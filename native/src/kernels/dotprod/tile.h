@@ -1,12 +1,12 @@
-// The tiles that the level has in assembly (tile__dotprod.S).
+// The tiles that this level has in assembly (tile__dotprod.S).
 #ifndef LW_KERNELS_DOTPROD_TILE_H
 #define LW_KERNELS_DOTPROD_TILE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-// Some rows by a panel over one segment. Everything lies in periods of 128 bytes, a place in which belongs to one
-// output; tile__dotprod.S knows the order of the fields.
+// Some rows by a panel over one segment. Arrays of outputs repeat every 128 bytes, with 4 bytes for each output.
+// tile__dotprod.S depends on the order of the fields.
 typedef struct lw_dot_tile {
     const int8_t* q;      // [rows][q_stride]
     size_t q_stride;      // bytes
@@ -17,14 +17,14 @@ typedef struct lw_dot_tile {
     const float* da;      // [rows][da_stride]: activation scales of the groups
     float* results;       // [rows][32 outputs], added to
     const uint8_t*
-        packed;        // q4 and store tiles: packed Q4_0 groups, taken instead of `codes`; sums are 16 times too large
+        packed;        // q4 and store tiles: packed Q4_0 groups, read instead of `codes`; sums are 16 times too large
     size_t da_stride;  // bytes
 } lw_dot_tile;
 
 typedef void (*lw_dot_tile_fn)(const lw_dot_tile* t);
 
-// Kinds of tiles, each for 4 to 8 rows: of decoded groups of 32 inputs, of 16, of packed Q4_0, of packed Q4_0 that is
-// also left decoded in `codes`.
+// Kinds of tiles, each for 4 to 8 rows: decoded groups with steps of 32 inputs, or of 16; packed Q4_0; packed Q4_0 that
+// the tile also stores decoded to `codes`.
 enum { TILES_G32, TILES_G16, TILES_Q4, TILES_STORE };
 #define LW_DOT_TILES(kind)                                                                                    \
     extern void tile_4_##kind##__dotprod(const lw_dot_tile*), tile_5_##kind##__dotprod(const lw_dot_tile*),   \
@@ -40,7 +40,7 @@ LW_DOT_TILES(store);
 static const lw_dot_tile_fn* const lw_dot_tiles[] = {lw_dot_tiles_g32, lw_dot_tiles_g16, lw_dot_tiles_q4,
                                                      lw_dot_tiles_store};
 
-// One row or two by a panel of packed Q4_0, whole segments only (rows__dotprod.S knows the order of the fields).
+// One or two rows by a panel of packed Q4_0, whole segments only (rows__dotprod.S depends on the order of the fields).
 typedef struct lw_dot_rows {
     const int8_t* q;
     size_t q_stride;  // bytes from row to row

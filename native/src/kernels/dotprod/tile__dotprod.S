@@ -2,13 +2,13 @@
 //   v0-v7    integer sums of 8 rows, which every step starts at the magic number
 //   v8-v15   their results
 //   v16-v19  weights of 16 inputs, v24 inputs, v25 a step's products, v26 activation scales, v28 scales, v31 a mask
-//   x1-x8    inputs of each row, x19-x26 their activation scales, x9 scales, x10 weights, x11 packed weights, x12 place in
-//   the panel, x13 x14 in passing
-// Slots of the vector pipes per sum and group: 8 SDOT and 2 FMLA, and a quarter to store the results, which with STR instead
-// of ST1 would be twice that on N1. Starts and addends are loads. LDUR, because in LLVM's model of N1 it takes one
-// micro-operation and LDR two.
+//   x1-x8    inputs of each row, x19-x26 their activation scales, x9 scales, x10 weights, x11 packed weights
+//   x12      offset in the panel, x13 x14 temporaries
+// Slots of the vector pipes per sum and group: 8 SDOT, 2 FMLA, and a quarter to store results with ST1 (with STR twice
+// that on N1). Start values and addends are loads. LDUR, because in LLVM's model of N1 it takes one micro-operation and
+// LDR two.
 
-// `op` for each row, with the numbers of its sums and the register of its inputs.
+// Runs `op` for each row, with the numbers of its sum and result and the registers of its inputs and scales.
 .macro each_row rows, op
     \op 0, 8, x1, x19
     \op 1, 9, x2, x20
@@ -43,8 +43,8 @@
     ldr q19, [x10, #512 * \h + 384]
 .endm
 
-// Q4_0 as packed: the first 16 inputs in the low halves of bytes, the others in the high ones. They come out 16 times
-// too large.
+// Packed Q4_0: the low halves of bytes hold the first 16 inputs, the high halves the other 16. The codes come out 16
+// times too large.
 .macro load_q4 h
     ldr q16, [x11]
     ldr q17, [x11, #128]
@@ -72,7 +72,7 @@
     st1 {v19.16b}, [x13]
 .endm
 
-// Results += scale * sum, rounded, * activation scale of group `g`.
+// Results += (scale * sum, rounded once) * activation scale of group `g`.
 .macro add_product g, a, s, x, d
     ldur q25, [x9, #128]     // minus the magic number times the scales
     ldur s26, [\d, #4 * \g]
@@ -131,7 +131,7 @@ tile_\name\()__dotprod:
     stp x21, x22, [sp, #80]
     stp x23, x24, [sp, #96]
     stp x25, x26, [sp, #112]
-    ldp x1, x14, [x0]        // inputs and the bytes from row to row
+    ldp x1, x14, [x0]        // inputs, bytes from row to row
     add x2, x1, x14
     add x3, x2, x14
     add x4, x3, x14
@@ -139,7 +139,7 @@ tile_\name\()__dotprod:
     add x6, x5, x14
     add x7, x6, x14
     add x8, x7, x14
-    ldr x19, [x0, #48]       // activation scales and the bytes from row to row
+    ldr x19, [x0, #48]       // activation scales, bytes from row to row
     ldr x14, [x0, #72]
     add x20, x19, x14
     add x21, x20, x14
@@ -148,8 +148,8 @@ tile_\name\()__dotprod:
     add x24, x23, x14
     add x25, x24, x14
     add x26, x25, x14
-    ldr x15, [x0, #24]       // bytes from group to group of codes
-    ldr x16, [x0, #40]       // groups
+    ldr x15, [x0, #24]       // bytes from one group of codes to the next
+    ldr x16, [x0, #40]       // number of groups
     adr x17, lw_constants__dotprod
     ldr q31, [x17, #16]
     mov x14, #128

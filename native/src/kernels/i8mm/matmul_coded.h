@@ -1,4 +1,4 @@
-// Products of the coded types with SMMLA: up to four rows decode in registers, more share a decoded segment.
+// Products of the coded types with SMMLA: up to four rows decode in registers, more rows share a decoded segment.
 #ifndef LW_KERNELS_I8MM_MATMUL_CODED_H
 #define LW_KERNELS_I8MM_MATMUL_CODED_H
 
@@ -13,15 +13,15 @@ LW_MM_TILES(i8mm);
 #endif
 extern void gemv_cb2__i8mm(const lw_cb2_row* t);
 
-enum { STRIDE = 16 };  // vectors of a chunk of eight inputs
+enum { STRIDE = 16 };  // vectors in a chunk of eight inputs
 
-// Whether one row multiplies bytes as they are, without a sign, by the inputs: not having to change the sign bit of every
-// code pays for taking 128 times the sum of the inputs off.
+// True if one row multiplies the codes as unsigned bytes. Then the sign bit of every code need not be changed, which
+// saves more than taking 128 times the sum of the inputs off costs.
 INLINE bool is_unsigned(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low == 8; }
 
 INLINE int row_bias(const lw_format f) { return is_unsigned(f) ? f.offset : coded_bias(f); }
 
-// sum + weights * inputs of a row; bits_column's codes of MAP_OFFSET if they are unsigned bytes.
+// sum + weights * inputs of a row; the weights come from bits_column, unsigned if is_unsigned(f).
 INLINE int32x4_t multiply_row(const lw_format f, int32x4_t sum, int8x16_t w, int8x16_t inputs) {
     return is_unsigned(f) ? vusdotq_s32(sum, vreinterpretq_u8_s8(w), inputs) : vdotq_s32(sum, w, inputs);
 }
@@ -37,11 +37,12 @@ INLINE void row_column(const lw_format f, const coded_segment* s, size_t g, size
     for (int c = 0; c < 4; ++c) w[c] = vreinterpretq_s8_u8(bytes[c]);
 }
 
-// Scales of a group's step of eight outputs from `output` on. `magics`: super scales times -LW_MAGIC, in memory, if any.
+// Scales of step `step` of a segment for eight outputs from `output` on. `magics`: super scales times -LW_MAGIC, if
+// there are any.
 INLINE float32x4x2_t row_scale8(const lw_format f, const coded_segment* s, const float* magics, size_t step,
                                 size_t output) {
     const size_t shared = f.group > LW_GROUP ? f.group / LW_GROUP : 1, g = step / shared;
-    if (f.scale == LW_SCALE_F16) {  // in half the slots of FCVTL
+    if (f.scale == LW_SCALE_F16) {  // this takes half the slots of FCVTL
         const uint8_t* at =
             s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)(f.low + f.high) + (g * LW_PANEL + output) * 2;
         const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(at)), one = vdupq_n_f16(1);
@@ -51,7 +52,7 @@ INLINE float32x4x2_t row_scale8(const lw_format f, const coded_segment* s, const
     return coded_scale8_of(f, s, super, small_scales(f) ? load_addend8(magics + output) : super, g, output);
 }
 
-// One row by group `g` of a segment, to acc[8 quads]. `shared`: scales of the group, where more groups share them.
+// One row by group `g` of a segment, added to acc[8 quads]. `shared`: the group's scales, if several groups share them.
 INLINE void coded_row_group(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index, size_t g,
                             const float* magics, const float32x4x2_t* shared, float32x4_t acc[QUADS]) {
     const size_t steps = f.group == 16 ? 2 : 1;
@@ -81,7 +82,7 @@ INLINE void coded_row_group(const lw_format f, const coded_segment* s, const lw_
     }
 }
 
-// One row by a segment.
+// One row by a segment, added to acc[8 quads].
 INLINE void coded_row(const lw_format f, const coded_segment* s, const lw_activations* x, size_t index,
                       float32x4_t acc[QUADS]) {
     float magics[LW_PANEL];
@@ -103,8 +104,8 @@ INLINE void coded_row(const lw_format f, const coded_segment* s, const lw_activa
     }
 }
 
-// `pairs` pairs of rows by 4 * `quads` outputs, added to results[pair of rows][pair of outputs][2][2]. `scales` as in a
-// workspace with two copies.
+// `pairs` pairs of rows by 4 * `quads` outputs, added to results[pair of rows][pair of outputs][2][2]. `scales` are
+// laid out as workspace.scales with two copies.
 INLINE void coded_tile(const lw_format f, const int pairs, const int quads, const coded_segment* s, const float* scales,
                        const lw_activations* x, int32_t starts[2][8][4], size_t index, size_t quad, float* results) {
     const size_t steps = f.group == 16 ? 2 : 1, stride = 2 * x->stride,
@@ -187,7 +188,7 @@ INLINE void coded_gemv(const lw_format f, const lw_matrix* w, const lw_activatio
     finish_coded(f, w, x, panel, out, &work);
 }
 
-// All rows by decoded blocks. Types of two passes go over each segment twice before the next.
+// All rows by decoded blocks. Types with two passes go over each segment twice before the next one.
 INLINE void coded_blocks(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel,
                          const workspace* work) {
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
@@ -214,14 +215,14 @@ INLINE void coded_blocks(const lw_format f, const lw_matrix* w, const lw_activat
     }
 }
 
-// Results of SMMLA's tiles are put in order before minimums are taken off.
+// Puts the results of SMMLA's tiles in row order before minimums are taken off.
 INLINE void finish_pairs(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          const workspace* work) {
     for (size_t row = 0; row < x->rows; row += 2) separate_rows(work->results + row * LW_PANEL);
     finish_coded(f, w, x, panel, out, work);
 }
 
-// Two rows and more.
+// Two and more rows.
 INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                        void* scratch) {
     const workspace work = block_workspace(scratch, x->rows);
@@ -234,7 +235,7 @@ INLINE void coded_gemm(const lw_format f, const lw_matrix* w, const lw_activatio
     finish_pairs(f, w, x, panel, out, &work);
 }
 
-#if defined(LW_ISA_sve)  // from nine rows on
+#if defined(LW_ISA_sve)  // these kernels run from nine rows on
 #define LW_CODED_KERNELS(name)                                                                                   \
     void gemm_##name##_q8g32_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, \
                                        void* scratch) {                                                          \

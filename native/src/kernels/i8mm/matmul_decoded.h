@@ -1,11 +1,12 @@
-// Products of five and more pairs of rows: a segment of weights is decoded once for all rows, for tiles in assembly.
+// Products of five and more pairs of rows: a segment of weights is decoded once for all rows. The tiles are in
+// assembly.
 #ifndef LW_KERNELS_I8MM_MATMUL_DECODED_H
 #define LW_KERNELS_I8MM_MATMUL_DECODED_H
 
 #include "kernels/i8mm/matmul_tile.h"
 #include "kernels/i8mm/tile.h"
 
-// A group's codes to [4 chunks][32 outputs][8 inputs], as tiles want them and as Q8_0 has them.
+// Decodes a group's codes to [4 chunks][32 outputs][8 inputs], the order that tiles read and that Q8_0 is packed in.
 INLINE void decode_codes(const source from, const uint8_t* packed, int8_t* codes) {
     const uint8x16_t low_mask = vdupq_n_u8(0x0F), high_mask = vdupq_n_u8(0xF0), top_mask = vdupq_n_u8(0x30);
     if (from == FROM_Q4) {
@@ -33,7 +34,7 @@ INLINE void decode_codes(const source from, const uint8_t* packed, int8_t* codes
     }
 }
 
-// A segment's scales for tiles. Codes of Q4_0 are 16 times too large, so its scales are as much smaller: neither rounds.
+// A segment's scales for tiles. Codes of Q4_0 are 16 times too large, so its scales are divided by 16; neither rounds.
 INLINE void decode_scales(const source from, const segment* s, float* scales) {
     if (from != FROM_Q4) {
         packed_scales(from, 2, s, scales);
@@ -47,12 +48,13 @@ INLINE void decode_scales(const source from, const segment* s, float* scales) {
     }
 }
 
-// Pairs of rows in the next tile: 3 to 6, so that no tile is left with too few sums to keep the pipes busy.
+// Pairs of rows in the next tile: 3 to 6, so that no tile has too few sums to keep the pipes busy.
 INLINE size_t next_tile(size_t pairs) { return pairs == 6 || pairs > 8 ? 6 : pairs > 6 ? 4 : pairs; }
 
-enum { BLOCK = 4 };  // segments that are decoded at a time, so that results rest in registers meanwhile
+enum { BLOCK = 4 };  // segments that are decoded at a time, so that results stay in registers over them
 
-// Room for a block of segments. What types with minimums want beyond their scales overlaps with the last of them.
+// Scratch for a block of segments. The scratch that types with minimums need beyond their scales overlaps the block's
+// end.
 INLINE workspace block_workspace(void* scratch, size_t rows) {
     workspace work = workspace_of(scratch, rows);
     work.scales = (float*)(work.codes + BLOCK * LW_SEGMENT * LW_PANEL);
@@ -62,7 +64,8 @@ INLINE workspace block_workspace(void* scratch, size_t rows) {
     return work;
 }
 
-// All rows by a decoded block from segment `index` on; `t` has its codes and scales. `first` multiplies the first 12 rows.
+// All rows by a decoded block from segment `index` on; `t` has its codes and scales. The tile `first` multiplies the
+// first 12 rows.
 INLINE void product_of_tiles(const lw_mm_tile_fn first, const lw_mm_tile_fn tiles[4], lw_mm_tile t,
                              const lw_activations* x, size_t index, float* results) {
     const size_t pairs = (x->rows + 1) / 2;
@@ -104,8 +107,8 @@ INLINE void gemm_decoded(const source from, const lw_mm_tile_fn tiles[LW_MM_KIND
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-// Two and more rows. Decoding once pays from nine rows on, or from five where it is only the scales or takes many
-// instructions.
+// Two and more rows. Decoding once pays from nine rows on. It pays from five rows on if only scales are decoded, or if
+// decoding takes many instructions.
 INLINE void gemm(const source from, const lw_mm_tile_fn tiles[LW_MM_KINDS][4], const lw_matrix* w,
                  const lw_activations* x, size_t panel, lw_output out, void* scratch) {
     if (x->rows <= (from == FROM_Q8 ? 4 : 8))

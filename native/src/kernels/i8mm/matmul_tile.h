@@ -8,9 +8,9 @@
 #include "kernels/i8mm/tile.h"
 #include "kernels/neon/matmul_common.h"
 
-// Half of group `group` of four outputs: w[2i + p] holds eight inputs of outputs 2p and 2p + 1, those of chunk
-// chunk_of(from, step, i). A step of Q4_0 uses up what it loads, a step of Q6_K is one of the two groups of 16 inputs.
-// FROM_Q6 gives the unsigned code, 32 too large.
+// Loads half of group `group` of four outputs: w[2i + p] holds eight inputs of outputs 2p and 2p + 1, from chunk
+// chunk_of(from, step, i). A step of Q4_0 uses all bytes that it loads; a step of Q6_K is one of the two groups of 16
+// inputs. FROM_Q6 gives unsigned codes, which are 32 too large.
 INLINE int chunk_of(const source from, const int step, const int i) {
     return from == FROM_Q4 ? step + 2 * i : 2 * step + i;
 }
@@ -41,12 +41,12 @@ INLINE void load_step(const source from, const segment* s, size_t group, size_t 
     }
 }
 
-// Four f16 of which only those are used.
+// Loads four f16 into the lower half; the upper half is 0.
 INLINE float16x8_t four_halves(const uint8_t* p) {
     return vcombine_f16(vreinterpret_f16_u8(vld1_u8(p)), vdup_n_f16(0));
 }
 
-// load_start from wherever an address can point to.
+// load_start from any address that a load instruction can use.
 INLINE int32x4_t load_now(const int32_t* from) {
     int32x4_t v;
     __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*(const int32_t(*)[4])from));
@@ -58,13 +58,13 @@ INLINE float32x4_t load_zero(void) {
     return vreinterpretq_f32_s32(load_now(zero));
 }
 
-// The integer that a sum has reached which started at LW_MAGIC_BITS.
+// The integer value of a sum that started at LW_MAGIC_BITS.
 INLINE float32x4_t sum_float(int32x4_t sum, float32x4_t magic) { return vsubq_f32(vreinterpretq_f32_s32(sum), magic); }
 
-// The integer sum times the scale, rounded once, and +0 if it is 0.
+// The integer sum times the scale, rounded once; +0 if it is 0.
 INLINE float32x4_t scaled(float32x4_t sum, float32x4_t scale) { return vfmaq_f32(load_zero(), sum, scale); }
 
-// The scales of a group (of two halves for Q6_K) of four outputs; `super` is their f16 scale in Q6_K.
+// The scales of a group of four outputs: one, or for Q6_K one for each half. `super` is their f16 scale in Q6_K.
 INLINE void load_scales(const source from, const segment* s, size_t group, size_t quad, float32x4_t super,
                         float32x4_t scale[2]) {
     const uint8_t* at = s->data + group * packed_group_bytes(from) + scale_offset(from);
@@ -75,7 +75,7 @@ INLINE void load_scales(const source from, const segment* s, size_t group, size_
             const int32x4_t biased = vaddw_s16(vdupq_n_s32(LW_MAGIC_BITS), vget_low_s16(codes));
             scale[h] = vmulq_f32(super, vsubq_f32(vreinterpretq_f32_s32(biased), vdupq_n_f32(LW_MAGIC)));  // exact
         }
-    } else {  // a product, which widens, takes one slot where FCVTL takes two; Q4_0 codes are 16 times too large
+    } else {  // a widening product takes one slot, FCVTL two; Q4_0 codes are 16 times too large
         const float16x8_t halves = vcombine_f16(vreinterpret_f16_u8(vld1_u8(at + 8 * quad)), vdup_n_f16(0));
         scale[0] = vfmlalq_low_f16(load_zero(), halves, vdupq_n_f16(from == FROM_Q4 ? 0.0625f : 1));
     }
@@ -93,7 +93,7 @@ INLINE void duplicate(float32x4_t scale, float32x4_t out[2]) {
     out[1] = vreinterpretq_f32_f64(vdupq_laneq_f64(twos, 1));
 }
 
-// find_starts for the rows of pair `pair`, as 2x2 sums take them.
+// find_starts for the rows of pair `pair`, in the order of 2x2 sums.
 INLINE void find_pair_starts(const int bias, const bool halves, const lw_activations* x, size_t pair, size_t index,
                              int32_t to[8][4]) {
     const int32_t* totals = x->totals + lw_totals_offset(x, 2 * pair, index * LW_SEGMENT);
@@ -111,7 +111,7 @@ INLINE const float* pair_scales(const lw_activations* x, size_t pair, size_t ind
 }
 
 // `pairs` pairs of rows by 4 * `quads` outputs over one segment, added to results[pair of rows][pair of outputs].
-// `starts` is for FROM_Q6: where the sums of each pair and step start.
+// `starts`, FROM_Q6 only: the start of the sums of each pair and step.
 INLINE void tile(const source from, const int pairs, const int quads, const segment* s, const lw_activations* x,
                  const int32_t starts[4][8][4], size_t quad, float* results) {
     const bool halves = from == FROM_Q6;  // steps of 16 inputs
@@ -157,9 +157,9 @@ INLINE void tile(const source from, const int pairs, const int quads, const segm
     for (int j = 0; j < 2 * quads; ++j) vst1q_f32(results + 2 * r * LW_PANEL + 8 * quad + 4 * j, acc[r][j]);
 }
 
-// The inputs of a group as one row takes them, for SDOT with two outputs by eight inputs: every eight twice, of which the
-// last four are negated. Sums of those start at minus the magic number: adding neighbours as floats takes it off, and
-// leaves the sum of both.
+// Loads the inputs of a group for one row, for SDOT with two outputs by eight inputs. Each eight inputs are there
+// twice, and the last four are negated. Sums of the negated ones start at minus the magic number. So adding neighbours
+// as floats cancels the magic number and leaves the sum of both.
 INLINE void spread_inputs(const int8_t* q, int8x16_t to[4]) {
     const int8x16_t signs = {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1};
     UNROLL
@@ -170,8 +170,8 @@ INLINE void spread_inputs(const int8_t* q, int8x16_t to[4]) {
     }
 }
 
-// Where the two sums of one row start in a step whose codes are larger by `bias` and whose inputs have the sum `total`.
-// Through integer registers, which leaves the vector pipes alone.
+// Start values of the two sums of one row in a step whose codes are `bias` too large and whose inputs have the sum
+// `total`. Computed in integer registers, which leaves the vector pipes free.
 INLINE void find_row_start(const int bias, int32_t total, int32_t to[4]) {
     const uint64_t start = (uint32_t)(LW_MAGIC_BITS - bias * total) | (uint64_t)(LW_MAGIC_BITS | 0x80000000u) << 32,
                    twice[2] = {start, start};
@@ -181,12 +181,12 @@ INLINE void find_row_start(const int bias, int32_t total, int32_t to[4]) {
 static const uint32_t lw_row_start[4] = {LW_MAGIC_BITS, LW_MAGIC_BITS | 0x80000000u, LW_MAGIC_BITS,
                                          LW_MAGIC_BITS | 0x80000000u};
 
-// Sums of four outputs, from those of two each.
+// Sums of four outputs, made from two partial sums each.
 INLINE float32x4_t fold(const int32x4_t sum[2]) {
     return vpaddq_f32(vreinterpretq_f32_s32(sum[0]), vreinterpretq_f32_s32(sum[1]));
 }
 
-// One row by a segment of Q6_K, to acc[8 quads].
+// One row by a segment of Q6_K, added to acc[8 quads].
 INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc[QUADS]) {
     const int8_t* q = x->q + s->index * LW_SEGMENT;
     const float* x_scale = x->scale + s->index * LW_SEGMENT_GROUPS;
@@ -215,7 +215,8 @@ INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc
     }
 }
 
-// All outputs of a panel for 1 to 4 pairs of rows; fewer take more outputs at once, so that enough sums are in flight.
+// All outputs of a panel for 1 to 4 pairs of rows. Fewer pairs take more outputs at once, so that enough sums are in
+// flight.
 INLINE void pairs_by_panel(const source from, const int pairs, const segment* s, const lw_activations* x,
                            float* results) {
     const int quads = pairs == 1 ? 2 : 1;
@@ -242,7 +243,7 @@ INLINE void up_to_4_pairs(const source from, size_t pairs, const segment* s, con
     }
 }
 
-// Results of two rows from 2x2 blocks to one row after the other, in place.
+// Reorders the results of two rows, in place, from 2x2 blocks to one row after the other.
 INLINE void separate_rows(float* pair) {
     float32x4_t block[2 * QUADS];
     for (size_t i = 0; i < 2 * QUADS; ++i) block[i] = vld1q_f32(pair + 4 * i);
@@ -252,7 +253,8 @@ INLINE void separate_rows(float* pair) {
     }
 }
 
-// One row, or pairs of rows one after the other: so many groups at a time that weights come from the first cache again.
+// One row, or pairs of rows one after the other. So many groups are done at a time that each pair finds the weights in
+// the first-level cache.
 INLINE void rows_by_panel(const lw_mm_rows_fn rows, const lw_matrix* w, const lw_activations* x, size_t panel,
                           const workspace* work) {
     const size_t pairs = (x->rows + 1) / 2, block = pairs > 1 ? 4 * LW_SEGMENT_GROUPS : w->groups;

@@ -1,28 +1,30 @@
-// One or two rows by a panel of packed Q4_0 or Q8_0 (lw_mm_rows in tile.h), group by group, of each a quad of outputs after
-// the other.
+// One or two rows by a panel of packed Q4_0 or Q8_0 (lw_mm_rows in tile.h), group by group, and in each group one quad
+// of outputs after the other.
 //
-// One row multiplies with SDOT, which leaves two sums of each output side by side: of the first four of every eight inputs,
-// and of the last four, which are negated and whose sums start at minus the magic number. Adding neighbours as floats takes
-// it off, and leaves the sum of both. Slots of the vector pipes per quad and group, nibbles apart: 8 SDOT, 1 to fold, 1 for
-// the scale, 2 for products with scales, 1 to spread inputs and 1 to start half of the sums: all loads would be too many.
+// One row multiplies with SDOT, which leaves two sums of each output side by side: one of the first four of every eight
+// inputs, one of the last four. The last four are negated, and their sums start at minus the magic number. So adding
+// neighbours as floats cancels the magic number and leaves the sum of both. Slots of the vector pipes per quad and
+// group, besides splitting nibbles: 8 SDOT, 1 to fold, 1 for the scale, 2 for products with scales, 1 to spread inputs,
+// and 1 to start half of the sums, because starting all by loads would be too many loads.
 //   v0 v1    sums of a quad, [a, -b, a, -b]
 //   v8-v15   results
 //   v16-v19  a group's inputs, eight twice in each
-//   v27      activation scale, v28 ones or sixteenths in f16, v29 mask of nibbles, v30 signs of inputs, v31 how
-//            sums start, v2 v3 and v20-v26 in passing
-// Two rows multiply with SMMLA. Slots: 8 SMMLA, 3 for the scales, 2 for minus the magic number times them, 4 for products.
+//   v27      activation scale, v28 ones or sixteenths in f16, v29 mask of nibbles, v30 signs of inputs
+//   v31      start of sums, v2 v3 and v20-v26 temporaries
+// Two rows multiply with SMMLA. Slots: 8 SMMLA, 3 for scales, 2 for minus the magic number times scales, 4 for
+// products.
 //   v0 v1    sums of a quad, 2x2 blocks
 //   v4-v7    a group's inputs, eight of one row and of the other
 //   v8-v23   results
-//   v27      activation scales, v28 v29 as above, v30 minus the magic number, v2 v3 v24-v26 v31 in passing
-// FMLAL widens f16 exactly in 1 slot, where FCVTL takes 2. Q4_0 codes are 16 times too large, so its scales are as much
-// smaller: neither factor rounds.
-//   x1 inputs, x3 weights, x4 groups, x5 activation scales, x6 results, x7 how far ahead weights are asked for, x8 in
-//   passing, x17 constants
+//   v27      activation scales, v28 v29 as above, v30 minus the magic number, v2 v3 v24-v26 v31 temporaries
+// FMLAL widens f16 exactly in 1 slot, FCVTL takes 2. Q4_0 codes are 16 times too large, so its scales are divided by
+// 16; neither rounds.
+//   x1 inputs, x3 weights, x4 groups, x5 activation scales, x6 results, x7 prefetch distance in bytes, x8 temporary,
+//   x17 constants
 
 #include "kernels/neon/fetch.inc"
 
-#define ONE_START 0  // in the constants
+#define ONE_START 0  // offset in the constants
 #define ZERO 16
 #define SIGNS 32
 #define TWO_START 48
@@ -45,7 +47,7 @@
     multiply \dot, 24, 25, \input
 .endm
 
-// Codes of chunks 0 and 1 are in the low halves of bytes, of 2 and 3 in the high ones.
+// The low halves of bytes hold the codes of chunks 0 and 1, the high halves those of chunks 2 and 3.
 .macro chunks_q4 dot, at, low, high
     ldr q24, [x3, #\at]
     ldr q25, [x3, #\at + 16]
@@ -57,7 +59,7 @@
     multiply \dot, 24, 25, \high
 .endm
 
-// Sums of quad `j`, and its scales to v26; v21 has those of two quads.
+// Computes the sums of quad `j`, and its scales in v26; v21 has the scales of two quads.
 .macro products type, dot, j, h, x0, x1, x2, x3
 .ifc \type, q8
     chunk_q8 \dot, 32 * \j, \x0
@@ -95,7 +97,7 @@
     ldr q1, [x17, #ONE_START]
 .endif
     products \type, sdot, \j, 21, 16, 17, 18, 19
-    ldr q22, [x17, #ZERO]  // a product alone could be -0
+    ldr q22, [x17, #ZERO]  // start at 0: a product alone could be -0
     faddp v23.4s, v0.4s, v1.4s
     fmla v22.4s, v23.4s, v26.4s
     fmla v\r\().4s, v22.4s, v27.s[0]
@@ -115,7 +117,7 @@
     fmla v\t\().4s, v3.4s, v27.4s
 .endm
 
-// Every eight inputs twice, the last four negated.
+// Loads every eight inputs twice, the last four negated.
 .macro inputs_1
     ldr q16, [x1]
     ldr q18, [x1, #16]
@@ -140,7 +142,7 @@
     add x5, x5, #16
 .endm
 
-// v\from to v\to, at x6 from \at on.
+// Loads or stores (`op`) the `n` vectors from v\first on, at x6.
 .macro each_result op, first, n
 .altmacro
 .set at, 0

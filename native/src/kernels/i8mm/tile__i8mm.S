@@ -1,17 +1,18 @@
 // Rows by a panel of decoded weights over some segments (lw_mm_tile in tile.h), four outputs at a time.
 //
-// In assembly because every register is needed: 12 integer sums, 12 results, and 8 to work with.
+// In assembly because every register is needed: 12 integer sums, 12 results, and 8 temporaries.
 //   v0-v11   integer sums of 6 pairs of rows by 2 pairs of outputs, started at the magic number for each step
 //   v12-v23  results
-//   v24 v25  weights, v26 inputs, v28 v29 scales of weights, v30 of activations, v27 v31 in passing
-//   x1-x6    inputs of each pair, x19-x24 their activation scales, x7 weights, x8 scales, x10 place in the panel,
+//   v24 v25  weights, v26 inputs, v28 v29 scales of weights, v30 of activations, v27 v31 temporaries
+//   x1-x6    inputs of each pair, x19-x24 their activation scales, x7 weights, x8 scales, x10 offset in the panel,
 //            x11 results, x12 packed weights
-// Loads are single: a pair is more micro-operations on most cores than two loads. Slots of the vector pipes per sum and
-// 32 inputs: 4 SMMLA and 2 FMLA. Sums start, and products with scales too, as loads, which take none.
+// Loads are single: on most cores a load of a pair is more micro-operations than two loads. Slots of the vector pipes
+// per sum and 32 inputs: 4 SMMLA and 2 FMLA. Start values, also of products with scales, are loads, which take no
+// slots.
 
 #include "kernels/i8mm/tile_frame.inc"
 
-// `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
+// Runs `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
 .macro each_pair pairs, op
     \op 0, 1, 12, 13, x1, x19
     \op 2, 3, 14, 15, x2, x20
@@ -38,8 +39,8 @@
     ldr q25, [x7, #256 * \c + 16]
 .endm
 
-// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16
-// times too large, and are stored for the tiles that follow.
+// Packed Q4_0: the low halves of bytes hold the codes of chunks 0 and 1, the high halves those of chunks 2 and 3. The
+// codes come out 16 times too large and are stored for later tiles.
 .macro load_q4 c
 .if \c < 2
     ldr q24, [x12, #256 * \c]
@@ -62,8 +63,8 @@
     each_pair \pairs, "multiply 64 * \g + 16 * \c,"
 .endm
 
-// A step's end: results += (scale * sum, rounded once) * activation scale. `at`: where in x8 lie the scales, and 256
-// bytes on minus the magic number times them; \d has the activation scales of a pair.
+// Ends a step: results += (scale * sum, rounded once) * activation scale. The scales are at x8 + `at`, and 256 bytes
+// after them minus the magic number times the scales. \d has the activation scales of a pair.
 .macro add_step at, g, a, b, ra, rb, x, d
     ldr q30, [\d, #16 * \g]
     ldr q27, [x8, #\at + 256]
@@ -74,8 +75,8 @@
     fmla v\rb\().4s, v31.4s, v30.4s
 .endm
 
-// Half of the sums start as copies: as loads alone they would take more slots of the load pipes than all else does of the
-// vector pipes.
+// Half of the sums start as copies. Starting all by loads would take more slots of the load pipes than the rest takes
+// of the vector pipes.
 .macro starts pairs
     ldr q26, [x17]
     mov v0.16b, v26.16b
@@ -160,7 +161,7 @@
 tile_\name\()__i8mm:
     hint #34  // bti c
     save_registers
-    ldr x15, [x0, #24]       // bytes from group to group of codes
+    ldr x15, [x0, #24]       // bytes from one group of codes to the next
     adr x17, lw_magic__i8mm
     mov x10, #0
 1:

@@ -1,29 +1,30 @@
-// One row by a panel of cb2, which levels with SDOT have in assembly (gemv_cb2.inc).
+// One row by a panel of cb2, for the levels with SDOT, which have the loop in assembly (gemv_cb2.inc).
 #ifndef LW_KERNELS_NEON_CB2_H
 #define LW_KERNELS_NEON_CB2_H
 
 #include "kernels/neon/coded.h"
 
-typedef struct lw_cb2_row {  // gemv_cb2.inc knows the order of the fields
+typedef struct lw_cb2_row {  // gemv_cb2.inc depends on the order of the fields
     const int8_t* q;
     size_t n_segments;
-    int8_t* room;              // [2][256]: inputs of this segment and the next
-    const uint8_t* segments;   // whole ones, as packed
+    int8_t* room;              // [2][256]: inputs of this segment and of the next
+    const uint8_t* segments;   // whole segments, packed
     const uint8_t* selectors;  // [segments][32 outputs]
     const float* scale;        // [segments][4 groups]: activation scales
-    const float* supers;       // [32 outputs], then the same times -(2^15 + 128)
+    const float* supers;       // [32 outputs], then the super scales times -(2^15 + 128)
     float* results;            // [32 outputs], added to
     const uint8_t* tables;     // [selectors of two outputs][first code, second code][output][16 nibbles]
     size_t fetch_ahead;        // lw_cpu_fetch_distance
 } lw_cb2_row;
 
-// Fills what a panel needs besides its codes. As super scales have 12 significant bits, all is exact.
+// Makes the super scales and tables that a panel needs besides its codes. Exact, as super scales have 12 significant
+// bits.
 INLINE void prepare_cb2(const lw_matrix* w, const uint8_t* supers, float* scales, uint8_t* tables) {
     memcpy(scales, supers, LW_PANEL * sizeof *scales);
     for (size_t i = 0; i < LW_PANEL; ++i) scales[LW_PANEL + i] = -32896.0f * scales[i];
     const uint8x16_t table = vld1q_u8((const uint8_t*)w->table);
     const uint8x16_t nibbles = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    uint8x16_t first[4], second[4];  // of each codebook
+    uint8x16_t first[4], second[4];  // per codebook
     UNROLL
     for (int book = 0; book < 4; ++book) {
         const uint8x16_t from = vdupq_n_u8((uint8_t)(4 * book));
@@ -41,7 +42,7 @@ INLINE void prepare_cb2(const lw_matrix* w, const uint8_t* supers, float* scales
 
 INLINE bool is_cb2(const lw_format f) { return f.map == LW_MAP_TABLE && f.selector == 2; }
 
-// The only row over all segments, with a level's kernel; false if nothing was done.
+// x's only row over all segments, with a level's kernel; returns false if it did nothing.
 INLINE bool row_of_cb2(void (*kernel)(const lw_cb2_row*), const lw_matrix* w, const lw_activations* x, size_t panel,
                        const workspace* work) {
     const lw_coded_panel p = lw_coded_panel_of(lw_format_cb2, w->cols);
@@ -60,7 +61,7 @@ INLINE bool row_of_cb2(void (*kernel)(const lw_cb2_row*), const lw_matrix* w, co
                           .results = work->results,
                           .tables = tables,
                           .fetch_ahead = lw_cpu_fetch_distance()};
-    lw_fetch_ahead(data, p.segments);  // the kernel asks for segments
+    lw_fetch_ahead(data, p.segments);  // the kernel itself prefetches segments
     kernel(&t);
     return true;
 }

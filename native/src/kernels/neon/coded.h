@@ -1,8 +1,8 @@
-// What the coded types (kernels/formats.inc) have in common on every Arm level: codes and scales of a segment.
-// Columns of formats.inc are constants where these are called, so each type gets its own code.
+// Codes and scales of a segment of coded types (kernels/formats.inc), shared by all Arm levels. A type's format is a
+// constant where these functions are called, so each type gets its own code.
 //
-// Vectors of 16 codes of a group are numbered as they lie decoded, [chunk][32 outputs][inputs of a chunk]: a chunk takes
-// `stride` of them, 2 * inputs of a chunk, and vector `at` of every chunk holds the same outputs.
+// Vectors of 16 codes of a group are numbered in decoded order, [chunk][32 outputs][inputs of a chunk]. A chunk has
+// `stride` = 2 * (inputs of a chunk) vectors, and vector `at` of every chunk holds the same outputs.
 #ifndef LW_KERNELS_NEON_CODED_H
 #define LW_KERNELS_NEON_CODED_H
 
@@ -11,7 +11,7 @@
 
 enum { GROUP_VECTORS = LW_GROUP * LW_PANEL / 16 };
 
-// The parts of all floats of six bits, by code: exponents, then signs, then mantissas.
+// The parts of all 6-bit floats, indexed by code: exponent, then sign, then mantissa.
 static const int8_t lw_float_high[64] = {
     0, 1, 2, 4, 8,  16, 32, 64,  0, -1, -2, -4, -8,  -16, -32, -64,  //
     0, 1, 2, 5, 10, 20, 40, 80,  0, -1, -2, -5, -10, -20, -40, -80,  //
@@ -27,8 +27,8 @@ static const int8_t lw_float_low[64] = {
 
 typedef struct coded_segment {
     const uint8_t* data;       // planes and scales
-    const uint8_t* supers;     // of 32 outputs
-    const uint8_t* selectors;  // of 32 outputs
+    const uint8_t* supers;     // for 32 outputs
+    const uint8_t* selectors;  // for 32 outputs
     uint8x16_t table;
 } coded_segment;
 
@@ -45,12 +45,12 @@ INLINE coded_segment coded_segment_of(const lw_format f, const lw_matrix* w, con
 
 INLINE uint8x16_t shift_bits(uint8x16_t x, int left) { return vshlq_u8(x, vdupq_n_s8((int8_t)left)); }
 
-// Four outputs' codes of inputs 16 half .. 16 half + 15 of group g: of each 32 bits in the chain's order.
+// Four outputs' codes of inputs 16 half .. 16 half + 15 of group g: for each output 32 bits in the chain's order.
 INLINE uint8x16_t trellis_half(const coded_segment* s, size_t g, size_t half, size_t four) {
     return vld1q_u8(s->data + g * (LW_GROUP * LW_PANEL / 4) + half * (LW_PANEL * 4) + four * 16);
 }
 
-// The same one code later in the chain: below each code, the one before it.
+// trellis_half, moved one code further in the chain: below each code is the code before it.
 INLINE uint8x16_t trellis_later(const coded_segment* s, size_t g, size_t half, size_t four) {
     const uint32x4_t codes = vreinterpretq_u32_u8(trellis_half(s, g, half, four));
     if (g == 0 && half == 0) return vreinterpretq_u8_u32(vshlq_n_u32(codes, 2));
@@ -58,8 +58,9 @@ INLINE uint8x16_t trellis_later(const coded_segment* s, size_t g, size_t half, s
     return vreinterpretq_u8_u32(vsliq_n_u32(vshrq_n_u32(vreinterpretq_u32_u8(before), 30), codes, 2));
 }
 
-// Table indices, code << 2 | code before, which are neighbours in one of the two: chunks 0 and 2 of four in the nibbles
-// of one, 1 and 3 in those of the other. Other chunks than four inputs of four outputs are put together before.
+// Table indices: code << 2 | code before. The two are neighbours in either trellis_half or trellis_later. Of four
+// chunks, the nibbles of one vector hold 0 and 2, the nibbles of the other 1 and 3. If chunks are not four inputs of
+// four outputs, they are first put together.
 INLINE void trellis_column(const int stride, const coded_segment* s, size_t g, size_t at, uint8x16_t* out) {
     const uint8x16_t low = vdupq_n_u8(15);
     UNROLL
@@ -95,17 +96,17 @@ INLINE void trellis_column(const int stride, const coded_segment* s, size_t g, s
     }
 }
 
-// Vector `c` of a column whose vectors lie `stride` apart. Of stride 8, four lie around a place that they reach with LDUR,
-// which in LLVM's model of N1 takes one micro-operation where LDR takes two.
+// Loads vector `c` of a column whose vectors lie `stride` vectors apart. With stride 8, four vectors lie around an
+// address from which LDUR reaches all. In LLVM's model of N1 LDUR takes one micro-operation, LDR two.
 INLINE uint8x16_t load_of_column(const uint8_t* column, const int stride, const int c) {
     if (stride != 8) return vld1q_u8(column + c * stride * 16);
     const uint8_t* middle = column + c / 4 * 512 + 256;
-    uint8x16_t vector;  // of weights, which nothing writes to: the compiler need not know what is read
+    uint8x16_t vector;  // weights, which nothing writes: the compiler need not know what is read
     __asm__("ldur %q0, [%1, %2]" : "=w"(vector) : "r"(middle), "i"(c % 4 * 128 - 256));
     return vector;
 }
 
-// The bits of codes, selectors above them.
+// Loads the bits of codes, with selectors above.
 INLINE void bits_column(const lw_format f, const int stride, const coded_segment* s, size_t g, size_t at,
                         uint8x16_t* out) {
     const int chunks = GROUP_VECTORS / stride, parts = 8 / f.low, places = chunks / parts, bits = f.low + f.high;
@@ -125,7 +126,7 @@ INLINE void bits_column(const lw_format f, const int stride, const coded_segment
                      : part == 2 ? vandq_u8(vshrq_n_u8(raw, 4), mask)
                                  : vshrq_n_u8(raw, 6);
     }
-    if (f.high == 2) {  // a group's bits are bits 2 g and 2 g + 1 of the bytes of the second plane
+    if (f.high == 2) {  // a group's bits are bits 2 g and 2 g + 1 of the second plane's bytes
         const uint8_t* high = s->data + LW_SEGMENT * LW_PANEL / 8 * (size_t)f.low + at * 16;
         UNROLL
         for (int c = 0; c < chunks; ++c) {
@@ -156,16 +157,16 @@ INLINE void bits_column(const lw_format f, const int stride, const coded_segment
     }
 }
 
-// One part of the floats whose 64 codes (lw_map_float) are given.
+// One part of the floats with these 64 codes (lw_map_float).
 INLINE uint8x16_t float_part(const lw_format f, uint8x16_t codes) {
     const int8_t* table = f.part == LW_FLOAT_HIGH ? lw_float_high : lw_float_low;
     return vreinterpretq_u8_s8(vqtbl4q_s8(vld1q_s8_x4(table), codes));
 }
 
-// What a code of a column is larger by than the weight's.
+// The amount by which codes of coded_column are larger than the weights' levels.
 INLINE int coded_bias(const lw_format f) { return f.map == LW_MAP_OFFSET && f.low < 8 ? f.offset : 0; }
 
-// Vector `at` of every chunk of group g; codes of MAP_OFFSET are larger by coded_bias.
+// Loads vector `at` of every chunk of group g; codes of LW_MAP_OFFSET are too large by coded_bias.
 INLINE void coded_column(const lw_format f, const int stride, const coded_segment* s, size_t g, size_t at,
                          int8x16_t* w) {
     uint8x16_t bits[16];
@@ -177,12 +178,12 @@ INLINE void coded_column(const lw_format f, const int stride, const coded_segmen
     for (int c = 0; c < GROUP_VECTORS / stride; ++c) {
         if (f.map == LW_MAP_TABLE || f.map == LW_MAP_TRELLIS) bits[c] = vqtbl1q_u8(s->table, bits[c]);
         if (f.map == LW_MAP_FLOAT) bits[c] = float_part(f, bits[c]);
-        if (f.map == LW_MAP_OFFSET && f.low == 8) bits[c] = veorq_u8(bits[c], vdupq_n_u8(0x80));  // less 128
+        if (f.map == LW_MAP_OFFSET && f.low == 8) bits[c] = veorq_u8(bits[c], vdupq_n_u8(0x80));  // minus 128
         w[c] = vreinterpretq_s8_u8(bits[c]);
     }
 }
 
-// A segment's codes as [4 groups][chunks][32 outputs][inputs of a chunk].
+// Decodes a segment's codes to [4 groups][chunks][32 outputs][inputs of a chunk].
 INLINE void decode_coded(const lw_format f, const int stride, const coded_segment* s, int8_t* codes) {
     for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g)
         for (size_t at = 0; at < (size_t)stride; ++at) {
@@ -205,7 +206,7 @@ INLINE float32x4_t e8m0_scale(uint16x4_t bytes) {
     return vreinterpretq_f32_u32(vbicq_u32(value, vceqq_u32(e, vdupq_n_u32(255))));
 }
 
-// Super scales of eight outputs.
+// Loads the super scales of eight outputs.
 INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, size_t output) {
     if (f.super == LW_SUPER_BLOCK) return load_half8(s->supers + 2 * output);
     if (f.super == LW_SUPER_EIGHTH) {
@@ -218,13 +219,13 @@ INLINE float32x4x2_t coded_super8(const lw_format f, const coded_segment* s, siz
     return (float32x4x2_t){{vld1q_f32(at), vld1q_f32(at + 4)}};
 }
 
-// Whether scales are small numbers times a super scale.
+// True if scales are small integers times a super scale.
 INLINE bool small_scales(const lw_format f) {
     return f.scale == LW_SCALE_I8 || f.scale == LW_SCALE_NIBBLES || f.scale == LW_SCALE_SIX;
 }
 
-// Scales of eight outputs from `output` on, of the inputs that share the `g`th of a segment; `super` is
-// coded_super8 and `magic` its magic_times8.
+// Scale number `g` of a segment, for eight outputs from `output` on. `super` is coded_super8, and `magic` its
+// magic_times8.
 INLINE float32x4x2_t coded_scale8_of(const lw_format f, const coded_segment* s, float32x4x2_t super,
                                      float32x4x2_t magic, size_t g, size_t output) {
     const size_t bytes = lw_scale_bytes(f);
@@ -239,7 +240,7 @@ INLINE float32x4x2_t coded_scale8_of(const lw_format f, const coded_segment* s, 
         return (float32x4x2_t){{e8m0_scale(vget_low_u16(wide)), e8m0_scale(vget_high_u16(wide))}};
     }
     if (f.scale == LW_SCALE_I8) return small_scale8(super, magic, vmovl_s8(vreinterpret_s8_u8(codes)));
-    const uint8x8_t own = vand_u8(codes, vdup_n_u8((uint8_t)lw_scale_mask(f)));  // the rest is the minimum's
+    const uint8x8_t own = vand_u8(codes, vdup_n_u8((uint8_t)lw_scale_mask(f)));  // the other bits belong to the minimum
     return small_scale8(super, magic, vreinterpretq_s16_u16(vmovl_u8(own)));
 }
 
@@ -248,8 +249,8 @@ INLINE float32x4x2_t coded_scale8(const lw_format f, const coded_segment* s, flo
     return coded_scale8_of(f, s, super, magic_times8(super), g, output);
 }
 
-// A segment's scales as workspace.scales has them, of each step: those that serve more than 32 inputs are there once for
-// each 32.
+// Writes a segment's scales, for each step, in the layout of workspace.scales. A scale of more than 32 inputs is
+// repeated for each 32.
 INLINE void coded_scales(const lw_format f, const int copies, const coded_segment* s, float* scales) {
     const size_t groups = LW_SEGMENT / f.group, spread = f.group > LW_GROUP ? f.group / LW_GROUP : 1;
     const size_t step = 2 * (size_t)copies * LW_PANEL;
@@ -265,10 +266,10 @@ INLINE void coded_scales(const lw_format f, const int copies, const coded_segmen
     }
 }
 
-// Adds the products of all rows by a decoded segment, the `index`th, to work->results.
+// Adds the products of all rows by decoded segment number `index` to work->results.
 typedef void (*decoded_product)(const lw_format f, const lw_activations* x, size_t index, const workspace* work);
 
-// A segment is decoded once for all rows.
+// Decodes each segment once for all rows.
 INLINE void coded_decoded(const lw_format f, const int copies, const int stride, const decoded_product product,
                           const lw_matrix* w, const lw_activations* x, size_t panel, const workspace* work) {
     const lw_coded_panel p = lw_coded_panel_of(f, w->cols);
@@ -285,7 +286,7 @@ INLINE void coded_decoded(const lw_format f, const int copies, const int stride,
     }
 }
 
-// The integer part of a product becomes the product, and goes out.
+// Takes minimums off the integer part of a product and writes the result to the output.
 INLINE void finish_coded(const lw_format f, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                          const workspace* work) {
     float* minimums = work->scales + 16 * 2 * LW_PANEL;

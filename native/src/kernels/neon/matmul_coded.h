@@ -1,13 +1,14 @@
-// Products of the coded types on Armv8.0: a segment is decoded for all rows.
+// Products of the coded types on Armv8.0: a segment is decoded once for all rows.
 #ifndef LW_KERNELS_NEON_MATMUL_CODED_H
 #define LW_KERNELS_NEON_MATMUL_CODED_H
 
 #include "kernels/neon/coded.h"
 
-// Every row by a decoded segment (matmul_decoded__neon.c). `terms`: products whose sum an int16 holds, 2, 8 or 16.
+// Multiplies every row by a decoded segment (matmul_decoded__neon.c). `terms`: number of products whose sum an int16
+// holds, 2, 8 or 16.
 extern void decoded_rows__neon(const segment* s, bool halves, size_t terms, const lw_activations* x, float* results);
 
-// 2 of int8 codes, up to 112 among them, 8 of codes up to 31, 16 of smaller ones (8 are a group of 16).
+// 2 for int8 codes, and for codes up to 112; 8 for codes up to 31; 16 for smaller codes (but 8 in a group of 16).
 INLINE size_t coded_terms(const lw_format f) {
     if (f.part == LW_FLOAT_LOW) return 16;
     if (f.map != LW_MAP_OFFSET || f.low == 8) return 2;

@@ -1,6 +1,6 @@
-// What the matmul kernels of the Arm levels share: scratch, scales and the decoding of packed nibbles.
+// Shared by the matmul kernels of all Arm levels: scratch, scales and the decoding of packed nibbles.
 //
-// All of it is baseline Armv8.0 and static, so each ISA folder compiles a copy of its own.
+// All of it is static and needs only Armv8.0, so each ISA folder compiles its own copy.
 #ifndef LW_KERNELS_NEON_MATMUL_COMMON_H
 #define LW_KERNELS_NEON_MATMUL_COMMON_H
 
@@ -13,10 +13,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-// Loops over the vectors of a tile: unrolled, or their arrays would live in memory instead of registers.
+// Loops over the vectors of a tile are unrolled; otherwise their arrays would live in memory instead of registers.
 #define UNROLL _Pragma("GCC unroll 16")
 
-// Where a tile takes its weights from. Decoded weights are int8 in scratch, with their scales in float.
+// Source of a tile's weights. Decoded weights are int8 in scratch, with float scales.
 typedef enum source {
     FROM_Q4,
     FROM_Q8,
@@ -27,14 +27,14 @@ typedef enum source {
 
 enum { QUADS = LW_PANEL / 4 };  // vectors of four outputs in a panel
 
-// One segment of one panel and the inputs it meets.
+// One segment of one panel.
 typedef struct segment {
-    const uint8_t* data;   // packed groups; null when decoded
+    const uint8_t* data;   // packed groups; NULL when decoded
     const int8_t* codes;   // decoded
-    const float* scales;   // of each step, see workspace
+    const float* scales;   // scales of each step, laid out as in workspace
     const uint8_t* super;  // FROM_Q6: the 32 f16 scales
     size_t k;              // first input
-    size_t groups;         // of 32 inputs, 1 to 4
+    size_t groups;         // number of groups of 32 inputs, 1 to 4
     size_t index;
 } segment;
 
@@ -55,7 +55,7 @@ INLINE size_t packed_group_bytes(const source from) {
     return from == FROM_Q4 ? LW_Q4_GROUP_BYTES : from == FROM_Q8 ? LW_Q8_GROUP_BYTES : LW_Q6_GROUP_BYTES;
 }
 
-// Byte of a group at which its scales begin: f16, or int8 for Q6_K.
+// Byte offset of the scales in a group: f16, or int8 for Q6_K.
 INLINE size_t scale_offset(const source from) {
     return from == FROM_Q4   ? LW_PANEL * LW_GROUP / 2
            : from == FROM_Q8 ? LW_PANEL * LW_GROUP
@@ -69,7 +69,7 @@ INLINE float32x4x2_t load_half8(const uint8_t* p) {
     return (float32x4x2_t){{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
 }
 
-// LW_MAGIC plus each code: what an integer sum that started at LW_MAGIC_BITS is as a float.
+// LW_MAGIC plus each code: the float value of an integer sum that started at LW_MAGIC_BITS.
 INLINE float32x4x2_t magic_codes(int16x8_t codes) {
     const int32x4_t magic = vdupq_n_s32(LW_MAGIC_BITS);
     return (float32x4x2_t){{vreinterpretq_f32_s32(vaddw_s16(magic, vget_low_s16(codes))),
@@ -79,7 +79,7 @@ INLINE float32x4x2_t magic_codes(int16x8_t codes) {
 INLINE float32x4_t magic_times(float32x4_t scale) { return vmulq_n_f32(scale, -LW_MAGIC); }
 
 // round(scale * I) of a sum I that started at LW_MAGIC_BITS; `magic` is magic_times(scale). Never -0.
-// This and fma_lane are assembly, because the compiler otherwise copies addends, and lanes to whole vectors.
+// This and fma_lane are assembly, because the compiler otherwise copies addends, and broadcasts lanes to whole vectors.
 INLINE float32x4_t scaled_sum(int32x4_t sum, float32x4_t scale, float32x4_t magic) {
     __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(magic) : "w"(sum), "w"(scale));
     return magic;
@@ -90,7 +90,7 @@ INLINE float32x4_t fma_lane(float32x4_t acc, float32x4_t scaled, float32x4_t da)
     return acc;
 }
 
-// acc + scaled * da[group], `da` the activation scales of a segment of one row.
+// acc + scaled * da[group]; `da` holds the activation scales of one row's segment.
 INLINE float32x4_t fma_group(float32x4_t acc, float32x4_t scaled, float32x4_t da, const size_t group) {
     return group == 0   ? vfmaq_laneq_f32(acc, scaled, da, 0)
            : group == 1 ? vfmaq_laneq_f32(acc, scaled, da, 1)
@@ -98,26 +98,26 @@ INLINE float32x4_t fma_group(float32x4_t acc, float32x4_t scaled, float32x4_t da
                         : vfmaq_laneq_f32(acc, scaled, da, 3);
 }
 
-// An addend from memory: FMLA overwrites it, and a load takes no slot of the vector pipes, which a copy does.
+// Loads an addend, which FMLA overwrites. A load takes no slot of the vector pipes; a copy does.
 INLINE float32x4_t load_addend(const float* from) {
     float32x4_t addend;
     __asm__ volatile("ldr %q0, %1" : "=w"(addend) : "m"(*(const float(*)[4])from));
     return addend;
 }
 
-// A number in lane 0, without copies of it in the others.
+// Loads a number to lane 0 without copying it to the other lanes.
 INLINE float32x4_t load_lane(const float* from) {
     float32x4_t lane;
     __asm__("ldr %s0, %1" : "=w"(lane) : "m"(*from));
     return lane;
 }
 
-// acc + round(scale * I) * da of a step; `magic` is magic_times(scale), da in lane 0.
+// acc + round(scale * I) * da for a step; `magic` is magic_times(scale), da is in lane 0.
 INLINE float32x4_t add_step(float32x4_t acc, int32x4_t sum, float32x4_t scale, float32x4_t magic, float32x4_t da) {
     return fma_lane(acc, scaled_sum(sum, scale, magic), da);
 }
 
-// super * code of eight outputs, exact; `magic` is magic_times(super).
+// super * code for eight outputs, exact; `magic` is magic_times(super).
 INLINE float32x4x2_t small_scale8(float32x4x2_t super, float32x4x2_t magic, int16x8_t codes) {
     const float32x4x2_t code = magic_codes(codes);
     return (float32x4x2_t){
@@ -132,8 +132,8 @@ INLINE float32x4x2_t load_addend8(const float* from) {
     return (float32x4x2_t){{load_addend(from), load_addend(from + 4)}};
 }
 
-// Scales of a step of Q4_0, Q8_0 and Q6_K of eight outputs from `output` on; `half` is the step of 16 inputs of Q6_K,
-// `super` what its scales are multiplied by and `magic` its magic_times8.
+// Scales of a step of Q4_0, Q8_0 or Q6_K for eight outputs from `output` on. Q6_K only: `half` is the step of 16
+// inputs, `super` the factor of its scales, and `magic` the magic_times8 of `super`.
 INLINE float32x4x2_t packed_scale8(const source from, const segment* s, float32x4x2_t super, float32x4x2_t magic,
                                    size_t group, size_t half, size_t output) {
     const uint8_t* at = s->data + group * packed_group_bytes(from) + scale_offset(from);
@@ -145,7 +145,7 @@ INLINE float32x4x2_t packed_super8(const source from, const segment* s, size_t o
     return from == FROM_Q6 ? load_half8(s->super + 2 * output) : (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
 }
 
-// Scales of eight outputs and -LW_MAGIC times them to one step of workspace.scales, `copies` 1 or 2.
+// Stores scales of eight outputs, and -LW_MAGIC times them, to one step of workspace.scales; `copies` is 1 or 2.
 INLINE void store_scale8(const int copies, float32x4x2_t scale, float* to) {
     UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -164,7 +164,7 @@ INLINE void store_scale8(const int copies, float32x4x2_t scale, float* to) {
     }
 }
 
-// A segment's scales of Q4_0, Q8_0 and Q6_K as workspace.scales has them.
+// Writes a segment's scales of Q4_0, Q8_0 or Q6_K in the layout of workspace.scales.
 INLINE void packed_scales(const source from, const int copies, const segment* s, float* scales) {
     const size_t halves = from == FROM_Q6 ? 2 : 1, step = 2 * (size_t)copies * LW_PANEL;
     for (size_t output = 0; output < LW_PANEL; output += 8) {
@@ -176,11 +176,11 @@ INLINE void packed_scales(const source from, const int copies, const segment* s,
     }
 }
 
-// What one row's results and the decoded segment take of the scratch.
+// The parts of a kernel's scratch.
 typedef struct workspace {
     float* results;  // [rows rounded up to 2][LW_PANEL]
     int8_t* codes;   // [LW_SEGMENT * LW_PANEL]
-    // Of each step of a segment scales and then -LW_MAGIC times them: [step][2][LW_PANEL], or with two copies
+    // For each step of a segment: scales, then -LW_MAGIC times the scales. [step][2][LW_PANEL], or with two copies
     // [step][2][16 pairs][s0 s1 s0 s1].
     float* scales;
 } workspace;
@@ -210,21 +210,21 @@ INLINE int32x4_t dot16(int32x4_t acc, const int8x16_t w[4], int8x16_t x) {
 
 static const int32_t lw_magic_start[4] = {LW_MAGIC_BITS, LW_MAGIC_BITS, LW_MAGIC_BITS, LW_MAGIC_BITS};
 
-// A vector of sums as it starts. A load takes no slot of the vector pipes; a copy of a register, which the compiler would
-// make of it, does.
+// Loads the start value of sums. A load takes no slot of the vector pipes. A copy of a register, which the compiler
+// would use, does.
 INLINE int32x4_t load_start(const int32_t* from) {
     int32x4_t start;
     __asm__ volatile("ldur %q0, %1" : "=w"(start) : "Q"(*(const int32_t(*)[4])from));
     return start;
 }
 
-// Where sums of a segment start whose codes are `bias` larger than the weights: `to` has [4 groups][2][4 lanes], the two of
-// a group of the first 16 inputs and of the second (`halves`) or of all 32.
+// Start values of a segment's sums whose codes are `bias` larger than the weights. `to` has [4 groups][2][4 lanes]: for
+// the first 16 inputs of a group, then for its second 16 (`halves`) or for all 32.
 INLINE void find_starts(const int bias, const bool halves, const int32_t* totals, int32_t* to) {
     UNROLL
     for (int i = 0; i < 2; ++i, to += 16) {
         int32x4_t sums = vld1q_s32(totals + 4 * i);
-        if (halves)  // the second half alone: the group's total less that of the first
+        if (halves)  // the second half alone: the group's total minus the first half's
             sums = vsubq_s32(sums, vreinterpretq_s32_s64(vshlq_n_s64(vreinterpretq_s64_s32(sums), 32)));
         sums = vmlsq_s32(vdupq_n_s32(LW_MAGIC_BITS), sums, vdupq_n_s32(bias));
         vst1q_s32(to, vdupq_laneq_s32(sums, 0));
@@ -234,7 +234,7 @@ INLINE void find_starts(const int bias, const bool halves, const int32_t* totals
     }
 }
 
-// The same of whole groups, without the first 16 inputs, in fewer slots: [4 groups][4 lanes].
+// find_starts for whole groups only, in fewer slots: [4 groups][4 lanes].
 INLINE void find_group_starts(const int bias, const int32_t* totals, int32_t* to) {
     UNROLL
     for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,4 @@
-// Rows by one decoded segment: the same for every coded type whose codes are as large.
+// Rows by one decoded segment: shared by all coded types whose codes have the same range.
 #include "kernels/neon/matmul_coded.h"
 #include "kernels/neon/matmul_tile.h"
 

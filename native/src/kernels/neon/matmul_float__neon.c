@@ -1,11 +1,11 @@
-// Float weights: one chain of fused multiply-adds per output, inputs ascending, a lane is an output.
+// Float weights: one chain of fused multiply-adds per output over ascending inputs; a lane is an output.
 //
 // All Arm levels use these: there is no faster instruction that keeps the order.
 #include "kernels/neon/matmul_common.h"
 
 typedef enum storage { F32, F16, BF16 } storage;
 
-// Outputs 4 * quad to 4 * quad + 3 of input k.
+// Loads outputs 4 * quad to 4 * quad + 3 of input k.
 INLINE float32x4_t load_weights(const storage type, const uint8_t* panel, size_t k, size_t quad) {
     const size_t at = k * LW_PANEL + 4 * quad;
     if (type == F32) return vreinterpretq_f32_u8(vld1q_u8(panel + 4 * at));
@@ -13,7 +13,7 @@ INLINE float32x4_t load_weights(const storage type, const uint8_t* panel, size_t
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(panel + 2 * at)), 16));
 }
 
-// `rows` rows by 4 * `quads` outputs over inputs [first, last), on top of results[row][LW_PANEL].
+// `rows` rows by 4 * `quads` outputs over inputs [first, last), added to results[row][LW_PANEL].
 INLINE void tile(const storage type, const int rows, const int quads, const uint8_t* panel, const lw_activations* x,
                  size_t row, size_t quad, size_t first, size_t last, float* results) {
     float32x4_t acc[6][8];
@@ -55,7 +55,8 @@ INLINE void rows_by_panel(const storage type, const uint8_t* panel, const lw_act
 
 INLINE void product(const storage type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                     void* scratch) {
-    const size_t bytes = type == F32 ? 4 : 2, block = 64;  // 64 inputs of a panel in float stay in the first cache
+    const size_t bytes = type == F32 ? 4 : 2, block = 64;  // 64 inputs of a panel, as floats, stay in the first-level
+                                                           // cache
     const uint8_t* data = w->data + panel * w->panel_bytes;
     const workspace work = workspace_of(scratch, x->rows);
     float* decoded = (float*)work.codes;

@@ -1,4 +1,4 @@
-// Coded types whose codes are numbers.
+// Coded types whose levels are code - offset.
 #include "kernels/neon/matmul_coded.h"
 
 #define OF_OFFSET(name) LW_CODED_KERNELS(name)

@@ -1,4 +1,4 @@
-// One row by a panel on Armv8.0: int8 products summed in int16 as far as they are safe, then in int32.
+// One row by a panel on Armv8.0: int8 products are summed in int16 while that cannot overflow, then in int32.
 //
 // A vector holds eight outputs by two inputs; pairwise additions make one lane one output.
 #ifndef LW_KERNELS_NEON_MATMUL_TILE_H
@@ -8,7 +8,7 @@
 
 enum { OCTETS = LW_PANEL / 8, CHUNKS = LW_GROUP / 2 };
 
-// Inputs 2 * chunk and 2 * chunk + 1 of a group, eight outputs. Packed Q4_0 and Q6_K give their unsigned codes.
+// Loads inputs 2 * chunk and 2 * chunk + 1 of a group for eight outputs. Packed Q4_0 and Q6_K give unsigned codes.
 INLINE int8x16_t load_chunk(const source from, const segment* s, size_t group, size_t chunk, size_t octet) {
     if (from >= FROM_DECODED32) return vld1q_s8(s->codes + ((group * CHUNKS + chunk) * OCTETS + octet) * 16);
     const uint8_t* base = s->data + group * packed_group_bytes(from) + octet * 16;
@@ -24,11 +24,11 @@ INLINE int8x16_t load_chunk(const source from, const segment* s, size_t group, s
     return vreinterpretq_s8_u8(code);
 }
 
-// What a packed code is larger by than the weight.
+// The amount by which packed codes are larger than the weights.
 INLINE int32_t code_bias(const source from) { return from == FROM_Q4 ? 8 : from == FROM_Q6 ? 32 : 0; }
 
-// One row over one segment, added to results[row][LW_PANEL]. `terms` products of one lane fit an int16. Without scales in
-// memory they are made where they are used.
+// One row over one segment, added to results[row][LW_PANEL]. An int16 holds the sum of `terms` products. If scales are
+// not in memory they are decoded where they are used.
 INLINE void tile(const source from, const size_t terms, const segment* s, const lw_activations* x, size_t row,
                  float* results) {
     const size_t halves = from == FROM_Q6 || from == FROM_DECODED16 ? 2 : 1, chunks = CHUNKS / halves;
@@ -102,7 +102,7 @@ INLINE void tile(const source from, const size_t terms, const segment* s, const 
     for (size_t i = 0; i < QUADS; ++i) vst1q_f32(results + row * LW_PANEL + 4 * i, acc[i]);
 }
 
-// Writes one segment of a panel to scratch as [group][chunk][octet] vectors of weights.
+// Decodes one segment of a panel to scratch, as [group][chunk][octet] vectors of weights.
 INLINE void decode(const source from, const segment* s, int8_t* codes) {
     for (size_t g = 0; g < s->groups; ++g) UNROLL
     for (size_t chunk = 0; chunk < CHUNKS; ++chunk) UNROLL
@@ -129,7 +129,7 @@ INLINE void gemv(const source from, const size_t terms, const lw_matrix* w, cons
     lw_store_panel(w, panel, x->rows, work.results, out);
 }
 
-// Several rows share what decoding costs.
+// Several rows share the decoded segment.
 INLINE void gemm(const source from, const size_t terms, const lw_matrix* w, const lw_activations* x, size_t panel,
                  lw_output out, void* scratch) {
     const source decoded = from == FROM_Q6 ? FROM_DECODED16 : FROM_DECODED32;

@@ -1,13 +1,13 @@
-// One row by a panel of a trellis type, on levels with SDOT. Whatever the chunk of a level's other types, a trellis's
-// codes lie as four inputs of four outputs, which is what SDOT multiplies.
+// One row by a panel of a trellis type, on levels with SDOT. On every level a trellis's codes lie as four inputs of
+// four outputs, which SDOT multiplies, whatever the chunk of the level's other types.
 #ifndef LW_KERNELS_NEON_TRELLIS_H
 #define LW_KERNELS_NEON_TRELLIS_H
 
 #include "kernels/neon/coded.h"
 
-enum { TRELLIS_QUADS = 4 };  // of four outputs at a time: their sums, tables and inputs fit the registers
+enum { TRELLIS_QUADS = 4 };  // quads of outputs at a time: their sums, tables and inputs fit the registers
 
-// Group g of some outputs' codes times its 32 inputs.
+// Some outputs' codes of group g times the group's 32 inputs.
 INLINE void trellis_group(const coded_segment* s, const int8_t* q, size_t g, size_t quad,
                           int32x4_t acc[TRELLIS_QUADS]) {
     const int8x16_t low = vld1q_s8(q), high = vld1q_s8(q + 16);

@@ -1,4 +1,4 @@
-// The definition of every quantized and float matrix product: what all other kernels must equal to the bit.
+// The definition of every quantized and float matrix product: all other kernels must give the same bits.
 //
 // Quantized weights, one output, one row:            (I is exact; each product and fmaf rounds once)
 //     acc = 0
@@ -9,8 +9,8 @@
 //     taken = 0
 //     for each step, ascending: taken = fmaf(activation scale * sum of the step's activation codes, -minimum, taken)
 //     acc = acc + taken
-// A result of -0 is +0 (lw_store_panel). Weights of types with two passes (lw_passes) are two such codes with two scales:
-// every segment is there twice. What inputs that are outliers add comes after the product (kernels/outliers.inc).
+// A result of -0 is +0 (lw_store_panel). A weight of a type with two passes (lw_passes) is two such codes with two
+// scales, and its product goes over every segment twice. Outliers are added after the product (kernels/outliers.inc).
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@
 
 typedef void (*read_group)(const lw_matrix*, const uint8_t*, size_t, size_t, lw_group*);
 
-// One segment, `n` steps of `size` inputs from step `first` of the row on, of one output for all rows.
+// Adds one segment, `n` steps of `size` inputs from the row's step `first` on, of one output for all rows.
 static inline void add_segment(const lw_activations* x, const lw_group* steps, size_t n, const size_t size,
                                size_t first, float* results) {
     for (size_t row = 0; row < x->rows; ++row, results += LW_PANEL)
@@ -31,7 +31,7 @@ static inline void add_segment(const lw_activations* x, const lw_group* steps, s
         }
 }
 
-// The inputs of one output, group after group, for all rows; `size` is the inputs per group.
+// One output for all rows, group after group; a group has `size` inputs.
 static inline void quantized(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, float* results,
                              read_group read, const size_t size) {
     const uint8_t* data = w->data + panel * w->panel_bytes;

@@ -1,7 +1,7 @@
 #define MULTIPLY(n) "smmla z" #n ".s, z12.b, z13.b\n\t"
 #include "kernels/limits_arm.inc"
 
-// A round is what vectors of 512 bits do at once; shorter ones need more turns.
+// A round counts the products of one 512-bit vector; shorter vectors need more turns.
 static void multiply_any_length(uint64_t rounds) {
     uint64_t bytes;
     __asm__("rdvl %0, #1" : "=r"(bytes));

@@ -1,19 +1,19 @@
 // Rows by a panel of decoded weights over some segments (lw_mm_tile in i8mm/tile.h), two vectors of outputs at a time:
 // 4, 8 or 16 outputs for vectors of 128, 256 or 512 bits.
 //
-// As tile__i8mm.S, whose every 128 bits are one of those of a longer vector here; inputs and activation scales are
-// repeated over the vector by their loads.
+// Like tile__i8mm.S, but each of its 128-bit vectors is a longer vector here. The loads of inputs and activation scales
+// repeat them over the vector.
 //   z0-z11   integer sums of 6 pairs of rows by 2 vectors, started at the magic number for each step
 //   z12-z23  results
 //   z24 z25  weights, z26 inputs, z28 z29 scales of weights, z27 z31 minus the magic number times them, z30 scales of
 //            activations
-//   x1-x6    inputs of each pair, x19-x24 their activation scales, x7 weights, x8 scales, x10 place in the panel,
+//   x1-x6    inputs of each pair, x19-x24 their activation scales, x7 weights, x8 scales, x10 offset in the panel,
 //            x11 results, x13 packed weights
-// All arithmetic is unpredicated but FMAD and FMLA, which have no such form; their predicate is all true.
+// All arithmetic is unpredicated except FMAD and FMLA, which have no such form; their predicate is all true.
 
 #include "kernels/i8mm/tile_frame.inc"
 
-// `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
+// Runs `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
 .macro each_pair pairs, op
     \op 0, 1, 12, 13, x1, x19
     \op 2, 3, 14, 15, x2, x20
@@ -29,7 +29,7 @@
 .endif
 .endm
 
-// The inputs of a pair are 128 bytes before \x: what a load can add reaches from -128 to 112.
+// \x points 128 bytes past a pair's inputs, because a load's offset reaches from -128 to 112.
 .macro multiply at, a, b, ra, rb, x, d
     ld1rqb {z26.b}, p0/z, [\x, #\at - 128]
     smmla z\a\().s, z26.b, z24.b
@@ -41,8 +41,8 @@
     ldr z25, [x7, #1, mul vl]
 .endm
 
-// Q4_0 as packed: codes of chunks 0 and 1 in the low halves of bytes, of 2 and 3 in the high ones. They come out 16
-// times too large, and are stored for the tiles that follow.
+// Packed Q4_0: the low halves of bytes hold the codes of chunks 0 and 1, the high halves those of chunks 2 and 3. The
+// codes come out 16 times too large and are stored for later tiles.
 .macro load_q4 c
 .if \c == 2
     sub x13, x13, #512
@@ -69,7 +69,7 @@
 .endif
 .endm
 
-// A step's end: results += (scale * sum, rounded once) * activation scale; \d has the activation scales of a pair.
+// Ends a step: results += (scale * sum, rounded once) * activation scale; \d has the activation scales of a pair.
 .macro add_step g, a, b, ra, rb, x, d
     ld1rqw {z30.s}, p0/z, [\d, #16 * \g]
     fmad z\a\().s, p0/m, z28.s, z27.s
@@ -93,7 +93,7 @@
     each_pair \pairs, "add_step \g,"
 .endm
 
-// 32 inputs, group `g` of a segment.
+// 32 inputs: group `g` of a segment.
 .macro group load, pairs, size, g
     each_pair \pairs, start
     chunk \load, \pairs, \g, 0
@@ -141,8 +141,8 @@ tile_\name\()__sve:
     hint #34  // bti c
     save_registers
     ptrue p0.b
-    ldr x15, [x0, #24]       // bytes from group to group of codes
-    sub x15, x15, #768       // of which a group has gone through these
+    ldr x15, [x0, #24]       // bytes from one group of codes to the next
+    sub x15, x15, #768       // minus the bytes that the loop advances within a group
     adr x12, lw_magic__sve
     rdvl x17, #2
     mov x10, #0

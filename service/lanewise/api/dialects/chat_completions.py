@@ -46,7 +46,7 @@ from lanewise.api.schemas import (
     by_type,
     refuse,
 )
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 
 # Clients of DeepSeek, llama.cpp and SGLang read the first, those of vLLM and OpenRouter the second.
 REASONING_NAMES = ("reasoning_content", "reasoning")

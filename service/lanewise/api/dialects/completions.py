@@ -26,7 +26,7 @@ from lanewise.api.schemas import (
     TokenIds,
     refuse,
 )
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 
 DEFAULT_MAX_TOKENS = 16
 

@@ -23,7 +23,7 @@ from lanewise.api.schemas import (
     Strict,
     TokenIds,
 )
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 
 STOP_TYPES = {"stop": "eos", "length": "limit"}

@@ -30,7 +30,7 @@ from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
 from lanewise.api.http.error_forms import ErrorForm
 from lanewise.api.openapi.other_answers import OLLAMA_ERROR
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 
 NS_PER_S = 1_000_000_000
 

@@ -25,7 +25,7 @@ from lanewise.api.generation.call import Call
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.text_queue import Floats
+from lanewise.engine.scheduling.text_queue import Floats
 from lanewise.text.pooled_text import PooledText
 
 MAX_INSTRUCTION = 4096  # characters, which are before each query of a request

@@ -21,8 +21,8 @@ from lanewise.api.generation.delivery import to_api_error
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.stream import EngineError
-from lanewise.engine.text_queue import EncodingRequest, Floats, Ids
+from lanewise.engine.base.stream import EngineError
+from lanewise.engine.scheduling.text_queue import EncodingRequest, Floats, Ids
 from lanewise.text.pooled_text import PooledText
 from lanewise.text.whole_texts import Text, TooLongError, WholeText, most_characters
 

@@ -14,7 +14,7 @@ from lanewise.api.encoding.fields import PromptFields, Texts
 from lanewise.api.encoding.running import Wanted, inputs_of, run
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.call import Call
-from lanewise.engine.text_queue import Floats
+from lanewise.engine.scheduling.text_queue import Floats
 
 
 def wanted_of(

@@ -13,7 +13,7 @@ from lanewise.api.generation.body import read_request
 from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.adapters import (
+from lanewise.engine.base.adapters import (
     AdapterError,
     AdapterFileError,
     Adapters,

@@ -5,6 +5,7 @@ import hashlib
 from functools import cache
 from html import escape
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,8 +13,13 @@ from lanewise.api.endpoints import page
 from lanewise.guide import pages
 
 INDEX = "/guide"
-NAMES = {f"{INDEX}/{name}": name for name in pages.names()}
+NAMES = {f"{INDEX}/{name}": name for name in (*pages.names(), *pages.decisions())}
 PATHS = (INDEX, *NAMES)
+# Decisions share a route: one for each would make every unknown path slower to refuse.
+ROUTES = (
+    *(path for path in PATHS if not path.startswith(f"{INDEX}/{pages.DECISIONS}/")),
+    f"{INDEX}/{pages.DECISIONS}/{{name}}",
+)
 HEADERS = page.HEADERS | {
     # The search is a form.
     "content-security-policy": page.HEADERS["content-security-policy"].replace(
@@ -25,7 +31,9 @@ SHELL = (pages.FOLDER / "shell.html").read_text(encoding="utf-8")
 
 async def answer(request: Request) -> Response:
     """The page, the list of pages, or what a search finds."""
-    path = request.scope["route"].path
+    path = request.scope["route"].path.format(**request.path_params)
+    if path not in PATHS:
+        raise HTTPException(404)
     if request.scope["raw_path"].endswith(b"/"):
         return Response(status_code=308, headers={"location": f"../{path.rpartition('/')[2]}"})
     asked = request.query_params.get("q", "").strip()
@@ -54,8 +62,8 @@ def _read(name: str | None) -> tuple[bytes, str]:
         contents = f'<nav class="inner" aria-label="On this page"><ul>{links}</ul></nav>'
         text = SHELL.format(
             title=escape(found.title),
-            up="../",
-            index="../guide",
+            up=(up := "../" * (1 + name.count("/"))),
+            index=f"{up}guide",
             asked="",
             body=contents + found.html,
         )

@@ -10,7 +10,7 @@ from lanewise.api.endpoints.absent import tasks
 from lanewise.api.endpoints.ollama_models import capabilities
 from lanewise.api.errors import ModelNotFoundError
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.adapters import LoadedAdapter
+from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.text.pooled_text import PooledText
 
 # What chats may ask for, in OpenRouter's words.

@@ -17,7 +17,7 @@ from lanewise.api.generation.events import (
 )
 from lanewise.api.generation.expecting import Expectation, Follower
 from lanewise.api.generation.rendering import Rendered
-from lanewise.engine.stream import RequestStream, TokenOutput
+from lanewise.engine.base.stream import RequestStream, TokenOutput
 from lanewise.text.answers.families import AnswerParser
 from lanewise.text.detokenizer import StopMatcher, StopStrings, StreamDecoder
 from lanewise.text.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.request_budgets import check_parts
 from lanewise.api.shared.state import ServerState
-from lanewise.engine.adapters import LoadedAdapter
+from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.text.surrogates import as_characters
 
 M = TypeVar("M", bound=Strict)

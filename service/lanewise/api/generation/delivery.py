@@ -27,10 +27,9 @@ from lanewise.api.generation.events import Choice, Progress
 from lanewise.api.generation.leaving import beside
 from lanewise.api.generation.writing import one_line
 from lanewise.api.observing.record import Record
-from lanewise.engine.adapters import AdapterGoneError
-from lanewise.engine.constraint import ConstraintError
-from lanewise.engine.request import GenerationRequest
-from lanewise.engine.stream import (
+from lanewise.engine.base.adapters import AdapterGoneError
+from lanewise.engine.base.request import GenerationRequest
+from lanewise.engine.base.stream import (
     EngineError,
     EngineStoppedError,
     NoTokenError,
@@ -40,6 +39,7 @@ from lanewise.engine.stream import (
     TimeLimitError,
     TokenOutput,
 )
+from lanewise.engine.drawing.constraint import ConstraintError
 
 # Proxies close connections on which nothing comes for 60 s, some after 30.
 KEEP_ALIVE_S = 5.0

@@ -10,8 +10,8 @@ from lanewise.api.generation.ask import Ask, Conversation, Prompts
 from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.measuring import check_count, check_ids, check_length
-from lanewise.engine.adapters import LoadedAdapter
-from lanewise.engine.request import GenerationRequest, Grammar, SamplingParams
+from lanewise.engine.base.adapters import LoadedAdapter
+from lanewise.engine.base.request import GenerationRequest, Grammar, SamplingParams
 
 SEED_MASK = (1 << 64) - 1
 

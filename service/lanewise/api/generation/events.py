@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lanewise.engine.stream import Moments, Sampled
+from lanewise.engine.base.stream import Moments, Sampled
 
 
 class Thinking(NamedTuple):

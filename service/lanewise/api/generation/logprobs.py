@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 from lanewise.text.detokenizer import StreamDecoder
 from lanewise.text.tokenizer import Tokenizer
 

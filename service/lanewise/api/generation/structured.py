@@ -13,7 +13,7 @@ from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.rendering import Rendered
 from lanewise.api.shared.state import RETRY_AFTER_S
 from lanewise.api.shared.workers import INLINE_SIZE
-from lanewise.engine.request import Grammar
+from lanewise.engine.base.request import Grammar
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.bad_words import CleanGrammar
 from lanewise.text.answers.budget import Budget, BudgetedGrammar

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lanewise.engine.constraint import MAX_DEBT_S, TOO_HEAVY
+from lanewise.engine.drawing.constraint import MAX_DEBT_S, TOO_HEAVY
 from lanewise.sandbox.lane import SandboxError, pack_job
 from lanewise.sandbox.pool import STACK_BYTES, Sandbox
 from lanewise.text.grammar import CompiledGrammar, GrammarCompiler, GrammarError, GrammarSource

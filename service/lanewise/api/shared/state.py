@@ -14,7 +14,7 @@ from lanewise.api.shared.compiling import GrammarService
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.workers import Workers
-from lanewise.engine.adapters import Adapters, LoadedAdapter
+from lanewise.engine.base.adapters import Adapters, LoadedAdapter
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox

@@ -1,1 +1,1 @@
-"""One file for each model family, and the table that finds it."""
+"""One file for each model family, and the table of families."""

@@ -1,27 +1,27 @@
-"""Apertus: a plain FFN of xIELU, whose two numbers are each layer's own."""
+"""Apertus: a plain FFN with xIELU, whose two parameters differ by layer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.families.common import attention_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, one_number
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 12000000.0
-BETA, EPS = 0.5, -1e-6  # which the library has
+BETA, EPS = 0.5, -1e-6  # as fixed in the library
 NUMBERS = ("alpha_p", "alpha_n", "beta", "eps")
 NORMS = {"attention_layernorm": Role.ATTN_NORM, "feedforward_layernorm": Role.FFN_NORM}
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file, and the numbers of xIELU."""
+    """Read a file, with the parameters of xIELU."""
     if file.text("hidden_act", default="xielu") != "xielu":
         raise file.fail("hidden_act", "'xielu'")
     attention, size = attention_of(file, qk_norm="head"), file.integer("intermediate_size")
@@ -30,7 +30,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_numbers(file: ModelFile) -> list[list[float]]:
-    """Return NUMBERS of each layer, which are tensors of directories."""
+    """Return NUMBERS of each layer, which directories store as tensors."""
     return [
         [one_number(file.tensors, f"{_folder(number)}.{name}", file.source) for name in NUMBERS]
         for number in range(n_layers_of(file))
@@ -38,7 +38,7 @@ def hf_numbers(file: ModelFile) -> list[list[float]]:
 
 
 def gguf_numbers(file: ModelFile) -> list[tuple[float, ...]]:
-    """Return NUMBERS of each layer, which are keys of GGUF files."""
+    """Return NUMBERS of each layer, which GGUF files store as keys."""
     n_layers, columns = n_layers_of(file), []
     for name in NUMBERS:
         values = file.raw(f"xielu.{name}")
@@ -56,7 +56,7 @@ def _folder(number: int) -> str:
 def layers_of(
     attention: Attention, size: int, numbers: Sequence[Sequence[float]], source: str
 ) -> list[Layer]:
-    """Return a layer for each four of NUMBERS; the first two go through softplus."""
+    """Return a layer for each row of NUMBERS; the first two numbers go through softplus."""
     layers = []
     for alpha_p, alpha_n, beta, eps in numbers:
         if beta != BETA or abs(eps - EPS) > 1e-8:
@@ -75,7 +75,7 @@ def softplus(x: float) -> float:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give norms their usual names, and leave out the numbers that were read."""
+    """Rename norms, and drop the tensors of NUMBERS, which have been read."""
     give_layer_roles(tensors, config, NORMS)
     for number in range(config.n_layers):
         tensors.drop(*(f"{_folder(number)}.{name}" for name in NUMBERS))

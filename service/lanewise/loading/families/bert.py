@@ -1,10 +1,11 @@
-"""BERT: an encoder that normalizes after each addition; JinaBERT v2, which has the same name."""
+"""BERT: an encoder that normalizes after each addition; also JinaBERT v2, which has its name."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Gated, ModelConfig, Plain, Pooling
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.encoders import (
     CLASSIFIER,
@@ -18,9 +19,8 @@ from lanewise.loading.families.encoders import (
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
 from lanewise.loading.families.naming import give_roles, split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig, Plain, Pooling
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("bert.", "roberta.")
 OF_LAYER = {
@@ -33,14 +33,14 @@ OF_LAYER = {
     "output.dense": Role.FFN_DOWN,
     "mlp.wo": Role.FFN_DOWN,
 }
-# Of JinaBERT, which is a BERT by name.
+# Feed-forward types of JinaBERT, whose model_type is bert.
 GATED = {"geglu": "gelu", "reglu": "relu"}
 HEADS = (POOLER, CLASSIFIER)  # of classifiers
 POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files of RoBERTa are of the same kind."""
+    """Read a file; RoBERTa's GGUF files are of this kind too."""
     if file.is_gguf:
         return gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
     pooling = classifier_pooling(
@@ -56,7 +56,7 @@ def jina_program(file: ModelFile) -> ModelConfig:
 
 
 def bert_model(file: ModelFile, name: str, pooling: Pooling, first_position: int) -> ModelConfig:
-    """Return the whole of a model whose table of positions has ``first_position`` unused rows."""
+    """Return the program; the first ``first_position`` rows of the position table are unused."""
     positions_by = file.text("position_embedding_type", default="absolute")
     if positions_by not in ("absolute", "alibi"):
         raise file.fail("position_embedding_type", "'absolute' or 'alibi'")
@@ -77,7 +77,7 @@ def bert_model(file: ModelFile, name: str, pooling: Pooling, first_position: int
 
 
 def read_ffn(file: ModelFile) -> Plain | Gated:
-    """Return BERT's FFN, or a gated one as JinaBERT has it."""
+    """Return BERT's FFN, or JinaBERT's gated one."""
     size, kind = file.integer("intermediate_size"), file.text("feed_forward_type", "original")
     activation = curve(file, "hidden_act", "gelu")
     if kind == "original":
@@ -88,13 +88,13 @@ def read_ffn(file: ModelFile) -> Plain | Gated:
 
 
 def jina_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Do what all encoders' files need, and take gate and up apart where they are one."""
+    """Rename as for all encoders, and split gate and up where they are fused."""
     gguf_tensors(tensors, config)
     split_gate_and_up(tensors, config)
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] = HEADS) -> None:
-    """Give tensors their usual names; the norm after a layer is the norm before the next one.
+    """Rename tensors; the norm after a layer becomes the norm before the next one.
 
     ``heads`` are the names of a classifier's heads.
     """

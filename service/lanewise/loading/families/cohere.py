@@ -1,22 +1,22 @@
-"""Command R, R+ and Aya: attention and FFN side by side behind one LayerNorm without a bias."""
+"""Command R, R+ and Aya: attention and FFN in parallel after one LayerNorm without a bias."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-THETA = 500000.0  # of configs that do not say
+THETA = 500000.0  # by default
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; some configs have the context of their weights under another name."""
+    """Read a file; some configs have the weights' context length under another name."""
     context = file.integer("max_position_embeddings")
     context = max(context, file.integer("model_max_length", default=context))
     qk_norm = "layer" if has_qk_norm(file, "use_qk_norm") else "none"
@@ -28,12 +28,12 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def has_qk_norm(file: ModelFile, name: str) -> bool:
-    """Return whether there are norms of queries and keys, which a GGUF file says by its tensors."""
+    """Return whether queries and keys have norms; a GGUF file's tensors tell."""
     return file.has(Role.ATTN_Q_NORM) if file.is_gguf else file.flag(name, default=False)
 
 
 def cohere_of(file: ModelFile, name: str, layers: list[Layer], theta: float) -> ModelConfig:
-    """Return the whole of a model, whose logits are multiplied by their scale."""
+    """Return the program; logits are multiplied by logit_scale."""
     config = model_of(
         file, name, layers, theta, tied=True, own_kinds=True, eps="layer_norm_eps", norm="layer"
     )
@@ -46,7 +46,7 @@ def beside(attention: Attention, ffn: Gated) -> Layer:
 
 
 def flatten_norms(tensors: Rearranged, config: ModelConfig) -> None:
-    """Make a vector of [heads, dimensions] in each layer whose heads have norms of their own."""
+    """Reshape norms [heads, dimensions] to vectors."""
     for number in range(config.n_layers if config.heads.qk_norm == "layer" else 0):
         for role in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM):
             tensors.ravel(tensors.usual(role, number), config.heads.head_dim)

@@ -1,9 +1,10 @@
-"""Command R7B and A: Cohere's layers with windows, and no positions where there is none."""
+"""Command R7B and A: Cohere's layers with sliding windows; layers without a window have no RoPE."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import cohere
 from lanewise.loading.families.common import (
     attention_of,
@@ -14,10 +15,9 @@ from lanewise.loading.families.common import (
     window_of,
     windows_of,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
-PERIOD, THETA = 4, 10000.0  # of configs that do not say
+PERIOD, THETA = 4, 10000.0  # by default
 MUST_BE = {
     "order_of_interleaved_layers": ("local_attn_first",),
     "position_embedding_type": ("rope_gptj",),
@@ -40,7 +40,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
-    """Return a layer for each window; what sees all has no positions."""
+    """Return a layer for each window; without a window there are no positions."""
     made = {
         window: cohere.beside(
             replace(attention, rope=None if window is None else 0, window=window), ffn

@@ -1,4 +1,4 @@
-"""What the files of most families say alike, as Llama's do."""
+"""Readers of the fields and tensors that most families share with Llama."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import GGUF, TENSOR_NAMES
+from lanewise.loading.base.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
 from lanewise.loading.families.gguf_rope import gguf_rope
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF, TENSOR_NAMES
-from lanewise.loading.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
-from lanewise.loading.rope import read_rope
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import read_rope
 
-# What files call the functions that a program names.
+# The names in files of the functions that a program names.
 CURVE_NAMES = {
     "relu2": "relu_squared",
     "gelu_python": "gelu",
@@ -26,8 +26,8 @@ CURVE_NAMES = {
     "swiglu": "silu",
     "geglu": "gelu",
 }
-FUSED_BIAS = "blk.0.attn_qkv.bias"  # of Q, K and V in one, of GGUF files
-KINDS = ("full_attention", "sliding_attention")  # of layer_types
+FUSED_BIAS = "blk.0.attn_qkv.bias"  # of fused Q, K and V in GGUF files
+KINDS = ("full_attention", "sliding_attention")  # values of layer_types
 
 
 def attention_of(
@@ -35,7 +35,7 @@ def attention_of(
 ) -> Attention:
     """Return attention as a file describes it, with the biases that the file has.
 
-    Where a file does not say how large a head is, heads share the hidden size.
+    Without a head dimension, the heads share the hidden size.
     """
     n_heads = file.integer("num_attention_heads")
     qkv_bias = file.flag("attention_bias", default=False) or qkv_bias
@@ -58,12 +58,12 @@ def attention_of(
 
 
 def has_qkv_bias(file: ModelFile) -> bool:
-    """Return whether Q, K and V have biases, which GGUF files may have in one."""
+    """Return whether Q, K and V have biases, which GGUF files may fuse."""
     return file.has(Role.ATTN_Q_BIAS) or FUSED_BIAS in file.tensors
 
 
 def gated_of(file: ModelFile, layer: int = 0) -> Gated:
-    """Return an FFN gated by silu as a file describes it, with biases if the file has them."""
+    """Return a silu-gated FFN as a file describes it, with the biases that the file has."""
     check_activation(file)
     size = file.integer("intermediate_size")
     bias = file.flag("mlp_bias", default=False) or file.has(Role.FFN_GATE_BIAS, layer)
@@ -71,9 +71,9 @@ def gated_of(file: ModelFile, layer: int = 0) -> Gated:
 
 
 def plain_of(file: ModelFile, activation: str, bias: bool = False) -> Plain:
-    """Return an FFN without a gate as a file describes it, with the biases that the file has.
+    """Return an FFN without a gate as a file describes it, with the biases that it has.
 
-    ``activation`` is the family's, which a config.json may name, and a GGUF file does not.
+    ``activation`` is the family's; a config.json may name another one, a GGUF file does not.
     """
     bias = file.flag("mlp_bias", default=False) or file.has(Role.FFN_UP_BIAS) or bias
     return Plain(file.integer("intermediate_size"), bias, curve(file, "hidden_act", activation))
@@ -89,13 +89,13 @@ def curve(file: ModelFile, key: str, default: str) -> str:
 
 
 def check_activation(file: ModelFile) -> None:
-    """Refuse an FFN that is gated by another function than silu."""
+    """Raise ModelFileError if the FFN's gate is not silu."""
     if file.text("hidden_act", default="silu") != "silu":
         raise file.fail("hidden_act", "'silu'")
 
 
 def check_values(file: ModelFile, accepted: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse fields of a config.json that are there and say something else than is accepted."""
+    """Raise ModelFileError for fields of a config.json with other values than the accepted."""
     if file.is_gguf:
         return
     for key, values in accepted.items():
@@ -104,7 +104,7 @@ def check_values(file: ModelFile, accepted: Mapping[str, tuple[object, ...]]) ->
 
 
 def n_layers_of(file: ModelFile) -> int:
-    """Return the number of layers, which no file has more of than tensors."""
+    """Return the number of layers, which cannot exceed the number of tensors."""
     n_layers = file.integer("num_hidden_layers")
     if n_layers > len(file.tensors):
         raise file.fail("num_hidden_layers", f"at most the number of tensors, {len(file.tensors)},")
@@ -112,9 +112,9 @@ def n_layers_of(file: ModelFile) -> int:
 
 
 def trunk_layers_of(file: ModelFile) -> int:
-    """Return the number of layers without the last ones, which guess further tokens.
+    """Return the number of layers without multi-token prediction layers at the end.
 
-    GGUF files count these among their layers, directories do not.
+    GGUF files count these layers, directories do not.
     """
     n_layers, key = n_layers_of(file), "{arch}.nextn_predict_layers"
     further = file.integer(key, default=0, least=0)
@@ -138,12 +138,12 @@ def model_of(
     truncate: bool = True,
     ropes: tuple[tuple[Rope, ...], int] | None = None,
 ) -> ModelConfig:
-    """Return the whole of a model, with one set of angles unless ``ropes`` are given.
+    """Return the program, with one set of angles unless ``ropes`` are given.
 
-    ``theta``, ``partial`` and ``tied`` are what the family has where a config.json does not say,
-    ``own`` the RoPE settings and ``own_kinds`` whether the layer_types that the family reads
-    itself, ``eps`` its name for what is added to variances. Norms are ``norm`` of NORMS; those of
-    GGUF files have biases if the output's has one. ``truncate``: see gguf_rope.
+    ``theta``, ``partial`` and ``tied`` are the family's values if a config.json does not say.
+    ``own`` are RoPE settings that the family reads itself; with ``own_kinds`` it reads layer_types
+    itself. ``eps`` is its name for the norms' epsilon. ``norm`` is one of NORMS; norms in GGUF
+    files have biases if the output norm has one. ``truncate``: see gguf_rope.
     """
     if not own_kinds:
         check_kinds(file, layers)
@@ -178,7 +178,7 @@ def heads_of(file: ModelFile, layers: Sequence[Layer]) -> Attention:
 
 
 def vocab_size_of(file: ModelFile) -> int:
-    """Return the size of the vocabulary, which GGUF files say by their embedding."""
+    """Return the size of the vocabulary; a GGUF file's embedding has it."""
     if not file.is_gguf:
         return file.integer("vocab_size")
     file.ignore("{arch}.vocab_size")
@@ -198,7 +198,7 @@ def rope_of(
     own: Sequence[str] = (),
     truncate: bool = True,
 ) -> tuple[Rope, int]:
-    """Return the angles that a file describes, and the context they make possible."""
+    """Return the angles that a file describes, and the context that they allow."""
     if file.is_gguf:
         return gguf_rope(file, head_dim, theta, truncate)
     return read_rope(file, head_dim, theta, partial, own)
@@ -211,10 +211,10 @@ def ropes_of_kinds(
     thetas: Mapping[str, float],
     scaled: int = len(KINDS),
 ) -> tuple[tuple[Rope, ...], int]:
-    """Return the angles of each of KINDS, and the longest of their contexts.
+    """Return the angles of each of KINDS, and their longest context.
 
-    ``head_dim`` may be one for each. ``thetas`` are what the family has where the file does not
-    say, and ``theta_keys`` name the fields of a config.json without rope_parameters. Only the first
+    ``head_dim`` may be one for each kind. ``thetas`` are the family's values if the file does not
+    say. ``theta_keys`` are the fields of a config.json without rope_parameters. Only the first
     ``scaled`` kinds have scaled angles.
     """
     dims = dict.fromkeys(KINDS, head_dim) if isinstance(head_dim, int) else head_dim
@@ -256,9 +256,10 @@ def _hf_ropes_of_kinds(
 
 
 def window_of(file: ModelFile, switched: bool = False, always: bool = False) -> int | None:
-    """Return the sliding window of a file, or None.
+    """Return a file's sliding window, or None.
 
-    ``switched``: a config.json has it only with use_sliding_window; ``always``: it needs one.
+    ``switched``: a config.json has it only with use_sliding_window. ``always``: a config.json must
+    have it.
     """
     if always and not file.is_gguf:
         return file.integer("sliding_window")
@@ -270,11 +271,11 @@ def window_of(file: ModelFile, switched: bool = False, always: bool = False) -> 
 def windows_of(
     file: ModelFile, window: int | None, have: Sequence[bool] | None = None, last: bool = True
 ) -> list[int | None]:
-    """Return each layer's window: of layers that the file names, or else of those that ``have``.
+    """Return each layer's window: the file chooses the layers, or else ``have``.
 
-    A config.json names them by layer_types, a GGUF file by a list of flags or by a period, the
-    ``last`` or the first layer of which has none. Without ``have`` all layers of a config.json have
-    the window.
+    A config.json chooses by layer_types. A GGUF file chooses by a list of flags or by a period, of
+    which the ``last`` or the first layer has no window. Without ``have`` all layers of a
+    config.json have the window.
     """
     n_layers = n_layers_of(file)
     if file.is_gguf:
@@ -302,7 +303,7 @@ def by_turns(n_layers: int, period: int, last: bool = True) -> list[bool]:
 
 
 def layer_types_of(file: ModelFile, n_layers: int) -> list[str] | None:
-    """Return layer_types, one for each layer, or None if the config does not have them."""
+    """Return layer_types, one for each layer, or None if the config has none."""
     kinds = file.raw("layer_types")
     if kinds is None:
         return None
@@ -313,7 +314,7 @@ def layer_types_of(file: ModelFile, n_layers: int) -> list[str] | None:
 
 
 def check_kinds(file: ModelFile, layers: Sequence[Layer]) -> None:
-    """Refuse layer_types that name other layers with windows than the other fields."""
+    """Raise ModelFileError if layer_types disagree with the layers' windows."""
     windows = [one.attention and one.attention.window for one in layers]
     found = ["full_attention" if window is None else "sliding_attention" for window in windows]
     if layer_types_of(file, len(layers)) not in (None, found):
@@ -321,7 +322,7 @@ def check_kinds(file: ModelFile, layers: Sequence[Layer]) -> None:
 
 
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:
-    """Return a layer for each window, otherwise alike."""
+    """Return copies of a layer, one for each window."""
     made: dict[int | None, Layer] = {}
     attention = layer.attention
     assert attention is not None

@@ -1,13 +1,14 @@
-"""DeepSeek V2 and its Lite: latent attention, experts chosen by softmax; what GGUF calls deepseek2.
+"""DeepSeek V2 and Lite: latent attention, softmax experts; GGUF's architecture deepseek2.
 
-GGUF has one name for V2, V3 and their likes; how experts are chosen tells them apart.
+GGUF has this one architecture for V2, V3 and derived models; the router tells them apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     check_values,
     gated_of,
@@ -30,9 +31,8 @@ from lanewise.loading.families.latent import (
     mscale_of,
 )
 from lanewise.loading.families.ministral3 import gguf_scaled
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 GROUPED, PLAIN = "group_limited_greedy", "greedy"
 MUST_BE = {
@@ -40,8 +40,8 @@ MUST_BE = {
     "norm_topk_prob": (False, None),
     "topk_method": (GROUPED, PLAIN),
 }
-GLM_VOCABULARY = 154880  # of GLM-4.7-Flash, whose first files do not say how experts are chosen
-# Keys of experts that a dense file may have.
+GLM_VOCABULARY = 154880  # of GLM-4.7-Flash, whose first files name no router
+# Keys of experts that a dense model's file may have.
 UNUSED_OF_DENSE = (
     *("moe_intermediate_size", "num_experts", "num_experts_per_tok", "routed_scaling_factor"),
     *("norm_topk_prob", "n_group", "topk_group", "{arch}.expert_gating_func"),
@@ -55,7 +55,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_program(file: ModelFile) -> ModelConfig:
-    """Read config.json, whose model_type has told V2 from V3."""
+    """Read config.json, whose model_type distinguishes V2 from V3."""
     check_values(file, MUST_BE)
     grouped = file.text("topk_method", default=PLAIN) == GROUPED
     experts = routed_experts_of(file, "softmax", renormalize=False, groups=grouped)
@@ -66,7 +66,7 @@ def hf_program(file: ModelFile) -> ModelConfig:
 
 
 def gguf_program(file: ModelFile) -> ModelConfig:
-    """Read metadata of V2, V3, Youtu and Mistral 4."""
+    """Read the GGUF metadata of V2, V3, Youtu and Mistral 4."""
     n_layers, attention = trunk_layers_of(file), gguf_scaled(file, latent_attention_of(file))
     if any(file.has(Role.ROUTER, number) for number in range(n_layers)):
         router = gguf_router(file)
@@ -79,20 +79,20 @@ def gguf_program(file: ModelFile) -> ModelConfig:
         file.ignore(*UNUSED_OF_DENSE)
         layers, name = [Layer(attention, gated_of(file))] * n_layers, "youtu"
     config = model_of(file, name, layers)
-    if mscale_of(file)[1]:  # then mscale is the same, and angles have a scale of 1
+    if mscale_of(file)[1]:  # mscale is then equal, and cosines and sines are unscaled
         config = replace(config, ropes=(replace(config.ropes[0], scale=1.0),))
     return config
 
 
 def gguf_router(file: ModelFile) -> str:
-    """Return how experts of a file are chosen: as it says or, of the first files, by softmax."""
+    """Return a GGUF file's router: the one it names, or softmax in the oldest files."""
     is_glm = vocab_size_of(file) == GLM_VOCABULARY
     gating = file.integer("{arch}.expert_gating_func", default=2 if is_glm else 1, least=0)
     return GATING.get(gating, "softmax")
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give matrices of heads and experts their usual shapes."""
+    """Reshape the matrices of heads and experts."""
     tensors.drop_layers_from(config.n_layers)
     gguf_latent_tensors(tensors, config)
     flatten_gguf_experts(tensors, config)

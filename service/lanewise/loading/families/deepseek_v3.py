@@ -1,25 +1,25 @@
-"""DeepSeek V3, R1 and V3.1, and Kimi K2: latent attention, experts by sigmoid, bias and groups."""
+"""DeepSeek V3, R1, V3.1 and Kimi K2: latent attention, sigmoid experts with bias and groups."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import check_values, model_of
 from lanewise.loading.families.experts import mixture_of, routed_experts_of, sparse_from
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 MUST_BE = {"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are DeepSeek 2."""
+    """Read config.json; in GGUF files it is deepseek2."""
     first = file.integer("first_k_dense_replace", default=3, least=0)
     return deepseek_of(file, "deepseek_v3", first)
 
 
 def deepseek_of(file: ModelFile, name: str, first: int) -> ModelConfig:
-    """Return a model whose layers are experts from number ``first`` on."""
+    """Return the program; layers from number ``first`` on have experts."""
     check_values(file, MUST_BE)
     experts = routed_experts_of(file, "sigmoid", renormalize=True)
     layers = mixture_of(file, latent_attention_of(file), experts, sparse_from(file, first))

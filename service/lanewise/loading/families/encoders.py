@@ -6,20 +6,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import (
+    Attention,
+    Dense,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Pooling,
+)
+from lanewise.loading.base.sources import Sources
 from lanewise.loading.families.common import has_qkv_bias, n_layers_of, vocab_size_of
 from lanewise.loading.families.family import Family, Program, Rename
 from lanewise.loading.families.naming import give_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Plain, Pooling
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
 
 # Dense heads of most classifiers.
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
-# Tensors that embedders made as BERT have for nothing.
+# Unused tensors of embedding models in BERT's form.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
 UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
 
@@ -27,9 +35,9 @@ UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
 def encoder_attention(
     file: ModelFile, rope: int | None = None, bias: bool = True, alibi: bool = False
 ) -> Attention:
-    """Return attention that sees both ways, its heads sharing the hidden size.
+    """Return bidirectional attention whose heads share the hidden size.
 
-    The tensors of a GGUF file say which biases there are.
+    The tensors of a GGUF file tell which biases there are.
     """
     n_heads, hidden = file.integer("num_attention_heads"), file.integer("hidden_size")
     if hidden % n_heads:
@@ -50,14 +58,14 @@ def encoder_attention(
 
 
 def layers_after(attention: Attention, ffn: Gated | Plain, n_layers: int) -> tuple[Layer, ...]:
-    """Return layers that normalize after each addition, as BERT's."""
+    """Return layers like BERT's, which normalize after each addition."""
     return (Layer(attention, ffn, attn_norm_replaces=True, ffn_norm_replaces=True),) * n_layers
 
 
 def layers_by_turns(
     attention: Attention, ffn: Gated, windows: Sequence[int | None]
 ) -> tuple[Layer, ...]:
-    """Return layers that see all, or half of a window on each side by the model's second angles."""
+    """Return layers without a window, or with half of it on each side and the second angles."""
     return tuple(
         Layer(
             attention if window is None else replace(attention, rope=1, window=window // 2 + 1), ffn
@@ -74,7 +82,7 @@ def post_norm_model(
     context: int,
     pooling: Pooling,
 ) -> ModelConfig:
-    """Return what models that normalize after each addition have in common, without positions."""
+    """Return the common part of models with post-norm layers, without positions."""
     return ModelConfig(
         architecture=name,
         hidden_size=file.integer("hidden_size"),
@@ -91,7 +99,7 @@ def post_norm_model(
 
 
 def norm_eps(file: ModelFile) -> float:
-    """Return what is added to variances, which every GGUF file says."""
+    """Return the norms' epsilon, which every GGUF file has."""
     default = None if file.is_gguf else 1e-12
     return round_to_f32(file.number("layer_norm_eps", default=default))
 
@@ -99,12 +107,12 @@ def norm_eps(file: ModelFile) -> float:
 def encoder_family(
     name: str, program: Program, hf_tensors: Rename, gguf: str | None = None, **more: Any
 ) -> Family:
-    """Return a row of the table; ``more`` is as Family has it."""
+    """Return a row of the table; ``more`` are fields of Family."""
     return Family(name, program, gguf, hf_tensors=hf_tensors, gguf_is_usual=False, **more)
 
 
 def give_norm_after(tensors: Rearranged, name: str, config: ModelConfig, number: int) -> None:
-    """Give the norm after layer ``number`` to the next layer; after the last it is the output's."""
+    """Rename the norm after a layer to the next layer's; after the last, to the output norm."""
     if number + 1 == config.n_layers:
         give_roles(tensors, name, Role.OUTPUT_NORM)
     else:
@@ -112,7 +120,7 @@ def give_norm_after(tensors: Rearranged, name: str, config: ModelConfig, number:
 
 
 def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -> None:
-    """Give the dense heads that classifiers have their usual names."""
+    """Rename the dense heads of classifiers."""
     if config.pooling is not None and config.pooling.dense:
         for number, name in enumerate(names):
             give_roles(tensors, name, Role.DENSE, number)
@@ -121,7 +129,7 @@ def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -
 def give_outside_layers(
     tensors: Rearranged, config: ModelConfig, heads: Iterable[str] = (POOLER, CLASSIFIER)
 ) -> None:
-    """Give what BERTs have before and behind their layers its usual names, and drop the rest.
+    """Rename BERT's tensors outside of layers, and drop unused ones.
 
     ``heads`` are the names of a classifier's heads.
     """
@@ -136,13 +144,13 @@ def give_outside_layers(
 
 
 def classifier(sources: Sources, name: str = CLASSIFIER) -> Dense:
-    """Return the dense head that scores are made with: an output for each label."""
+    """Return the dense head that makes scores: an output for each label."""
     shape = sources[f"{name}.weight"].shape
     return Dense(shape[0] if shape else 1, bias=f"{name}.bias" in sources)
 
 
 def classifier_pooling(sources: Sources, hidden: int, name: str = CLASSIFIER) -> Pooling:
-    """Return the mean, or what a classifier has: the first row, a head with tanh, its scores."""
+    """Return the mean, or a classifier's pooling: first row, tanh head, scores."""
     if f"{name}.weight" not in sources:
         return Pooling()
     return Pooling("cls", dense=(Dense(hidden, True, "tanh"), classifier(sources, name)))

@@ -5,33 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Dense, Gated, ModelConfig, Plain, Pooling, Rope
+from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.families.encoders import encoder_attention, give_norm_after, post_norm_model
 from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.families.naming import give_roles, usual
-from lanewise.loading.gguf_text import TEMPLATE
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Dense, Gated, ModelConfig, Plain, Pooling, Rope
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.sources import Sources, SourceTensor
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.vocabulary.gguf_text import TEMPLATE
 
-# pooling_type by number; what says nothing is the mean, as for directories.
+# pooling_type by number; unspecified means the mean, as for directories.
 POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
-ANSWERS = ("yes", "no")  # what scores the rows of models that wrote text
-RANK = 4  # a classifier's heads, of the first row
+ANSWERS = ("yes", "no")  # logits that score the rows of generative models
+RANK = 4  # a classifier's heads on the first row
 HEADS = ("cls", "cls.output")
 GGUF_TEMPLATE = f"{TEMPLATE}.rerank"  # has {query} and {document}
-# Matrices that may have one row, which some programs write as vectors.
+# Matrices with perhaps one row, which some programs write as vectors.
 MAYBE_VECTORS = ("token_types.weight", *(f"{name}.weight" for name in HEADS))
 
 
 def gguf_text_pooling(
     file: ModelFile, sources: dict[str, SourceTensor]
 ) -> tuple[Pooling | None, dict[str, SourceTensor]]:
-    """Return how rows are pooled of a model that wrote text before it made vectors; None: it does.
+    """Return the pooling of a generative model that makes vectors or scores; None if neither.
 
-    Of one whose rows are scored the scores are the logits of yes and no, which it has a head for.
+    Scores are the logits of yes and no, which then are the output head.
     """
     key = "{arch}.pooling_type"
     kind = file.integer(key, default=0, least=0)
@@ -61,9 +61,9 @@ def _with_answers(file: ModelFile, sources: Sources) -> dict[str, SourceTensor]:
 
 
 def gguf_pooling(file: ModelFile, head: Dense | None = None, classifies: str = "cls") -> Pooling:
-    """Return how rows are pooled, and the heads of a classifier.
+    """Return the pooling, with the heads of a classifier.
 
-    ``head`` is a classifier's first one, None: with tanh, and ``classifies`` its kind of pooling.
+    ``head`` is a classifier's first head (None: the one with tanh), ``classifies`` its pooling.
     """
     key = "{arch}.pooling_type"
     kind = file.integer(key, default=0, least=0)
@@ -93,9 +93,9 @@ def gguf_encoder(
     alibi: bool = False,
     **classifier: Any,
 ) -> ModelConfig:
-    """Return a model that normalizes after each addition, with RoPE if it has a ``theta``.
+    """Return the program of a post-norm encoder, with RoPE if it has a ``theta``.
 
-    Tensors say what fields of a config.json say. ``classifier`` is what gguf_pooling takes.
+    The tensors tell what fields of a config.json tell. ``classifier`` goes to gguf_pooling.
     """
     file = file.with_tensors(with_matrices(file.tensors))
     if file.flag("{arch}.attention.causal", default=True):
@@ -118,7 +118,7 @@ def gguf_encoder(
 
 
 def with_matrices(sources: Sources) -> dict[str, SourceTensor]:
-    """Return tensors of which matrices of one row have two dimensions."""
+    """Return the tensors with one-row matrices in two dimensions."""
     return {
         name: replace(one, shape=(1, *one.shape))
         if name in MAYBE_VECTORS and len(one.shape) == 1
@@ -128,7 +128,7 @@ def with_matrices(sources: Sources) -> dict[str, SourceTensor]:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
+    """Rename tensors; the norm after a layer becomes the norm before the next one."""
     tensors.out = with_matrices(tensors.out)
     give_roles(tensors, "token_embd_norm", Role.ATTN_NORM)
     for number in range(config.n_layers):

@@ -1,8 +1,10 @@
-"""ERNIE 4.5 with experts: a bias for their choice alone, and shared ones."""
+"""ERNIE 4.5 with experts: a bias that only affects their choice, and shared experts."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import attention_of, check_activation, model_of, n_layers_of
 from lanewise.loading.families.ernie4_5 import THETA
 from lanewise.loading.families.experts import (
@@ -14,19 +16,17 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-LEAST = 1e-12  # of the sum that chosen weights are divided by
-MTP = "model.mtp_"  # tensors that guess further tokens
+LEAST = 1e-12  # least sum by which chosen weights are divided
+MTP = "model.mtp_"  # multi-token prediction tensors
 
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
     check_activation(file)
-    file.ignore("use_bias")  # the tensors say it
+    file.ignore("use_bias")  # the tensors tell
     n_layers = n_layers_of(file)
     size = 0 if file.is_gguf else file.integer("moe_intermediate_size")
     bias = "model.layers.{}.mlp.moe_statics.e_score_correction_bias"
@@ -52,7 +52,7 @@ def sparse_layers_in(file: ModelFile, n_layers: int) -> list[bool]:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Stack experts; leave out what guesses further tokens."""
+    """Stack experts; drop the multi-token prediction layers."""
     tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)

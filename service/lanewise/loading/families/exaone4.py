@@ -1,9 +1,10 @@
-"""EXAONE 4: norms of what is added, and where there are windows no positions in other layers."""
+"""EXAONE 4: norms of attention's and FFN's results; beside windows, layers without positions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import olmo2
 from lanewise.loading.families.common import (
     attention_of,
@@ -15,10 +16,9 @@ from lanewise.loading.families.common import (
     windows_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
-PERIOD = 4  # of configs that do not say: the last layer of each sees all
+PERIOD = 4  # if the config does not say: every 4th layer has no window
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -30,7 +30,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def pattern_of(file: ModelFile) -> list[bool]:
-    """Return which layers have a window: L of letters like LLLG, or all but each so many-th."""
+    """Return which layers have a window: by letters like LLLG, or by a period."""
     n_layers, key = n_layers_of(file), "sliding_window_pattern"
     pattern = file.raw(key)
     if isinstance(pattern, str) and pattern and not set(pattern) - {"L", "G"}:
@@ -40,7 +40,7 @@ def pattern_of(file: ModelFile) -> list[bool]:
 
 
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
-    """Return a layer for each window; where some have one, the others have no positions."""
+    """Return a layer for each window; if some have one, the others have no positions."""
     whole = replace(attention, rope=None) if any(windows) else attention
     made = {
         window: olmo2.behind(whole if window is None else replace(attention, window=window), ffn)

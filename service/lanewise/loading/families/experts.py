@@ -1,4 +1,4 @@
-"""Layers of experts: what files say of them, and how their tensors become one matrix each."""
+"""Layers of experts: how files describe them, and how their tensors become one matrix each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.families.common import (
     check_activation,
     gated_of,
@@ -14,15 +17,12 @@ from lanewise.loading.families.common import (
     trunk_layers_of,
 )
 from lanewise.loading.families.naming import usual
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Bytes, Rearranged
+from lanewise.loading.files.rearranging import Bytes, Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # of GGUF's expert_gating_func
+GATING = {1: "softmax", 2: "sigmoid", 3: "top_softmax"}  # values of GGUF's expert_gating_func
 GATING_OF = {router: number for number, router in GATING.items()}
-# Keys of GGUF files that say what tensors say, too.
+# GGUF keys that repeat what the tensors tell.
 TOLD_BY_TENSORS = (
     *("{arch}.expert_shared_count", "{arch}.expert_shared_feed_forward_length"),
     *("{arch}.leading_dense_block_count", "{arch}.interleave_moe_layer_step"),
@@ -30,13 +30,13 @@ TOLD_BY_TENSORS = (
 )
 EXPERT_ROLES = (Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN)
 PARTS = ("gate_proj", "up_proj", "down_proj")
-EPS = round_to_f32(1e-20)  # beside the sum that weights of routed experts are divided by
+EPS = round_to_f32(1e-20)  # added to the sum by which routed weights are divided
 
 
 def sparse_layers(
     attention: Attention, experts: Experts, gated: Gated | None, is_sparse: Sequence[bool]
 ) -> list[Layer]:
-    """Return layers of experts where ``is_sparse`` says so, and gated ones elsewhere."""
+    """Return layers of experts where ``is_sparse``, and gated ones elsewhere."""
     assert gated is not None or all(is_sparse)
     dense = experts if gated is None else gated
     both = Layer(attention, dense), Layer(attention, experts)
@@ -44,7 +44,7 @@ def sparse_layers(
 
 
 def layers_of_experts(config: ModelConfig) -> list[tuple[int, Experts]]:
-    """Return the numbers of layers that are experts, and what they are."""
+    """Return the layers with experts: their numbers, and the experts."""
     return [
         (number, layer.ffn)
         for number, layer in enumerate(config.layers)
@@ -53,12 +53,12 @@ def layers_of_experts(config: ModelConfig) -> list[tuple[int, Experts]]:
 
 
 def first_half(rows: Bytes) -> Bytes:
-    """Return gate of [experts, gate and up, bytes]."""
+    """Return gate of fused [experts, gate and up, bytes]."""
     return rows[:, : rows.shape[1] // 2]
 
 
 def second_half(rows: Bytes) -> Bytes:
-    """Return up of [experts, gate and up, bytes]."""
+    """Return up of fused [experts, gate and up, bytes]."""
     return rows[:, rows.shape[1] // 2 :]
 
 
@@ -69,9 +69,9 @@ def stack_hf_experts(
     folder: str = "mlp.experts",
     names: Sequence[str] = PARTS,
 ) -> None:
-    """Make one matrix of each of gate, up and down: of one for each expert, or of stacked ones.
+    """Make one matrix each of gate, up and down, from separate or stacked experts.
 
-    ``names`` are one expert's gate, up and down in ``folder``; some experts have no gate.
+    ``names`` are an expert's gate, up and down in ``folder``; some experts have no gate.
     """
     prefix = f"model.layers.{layer}.{folder}"
     for role, name in zip(EXPERT_ROLES, names, strict=True):
@@ -85,13 +85,13 @@ def stack_hf_experts(
 
 
 def stack_experts(tensors: Rearranged, config: ModelConfig) -> None:
-    """Do so in all layers, for files that have nothing else out of the usual."""
+    """Do ``stack_hf_experts`` in all layers, for files without other peculiarities."""
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
 
 
 def flatten_gguf_experts(tensors: Rearranged, config: ModelConfig) -> None:
-    """Make matrices of GGUF's [experts, rows, columns], and take gate and up apart."""
+    """Make matrices of GGUF's [experts, rows, columns], and split gate and up."""
     for layer, experts in layers_of_experts(config):
         choice_bias = tensors.usual(Role.ROUTER_CHOICE_BIAS, layer)
         tensors.rename(f"blk.{layer}.exp_probs_b", choice_bias)
@@ -106,14 +106,14 @@ def flatten_gguf_experts(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def stack_routed_experts(tensors: Rearranged, config: ModelConfig) -> None:
-    """Make matrices of all experts in "mlp", and name the shared expert's tensors."""
+    """Make matrices of all experts in "mlp", and rename the shared expert's tensors."""
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts)
         rename_shared(tensors, number, "mlp.shared_experts")
 
 
 def rename_shared(tensors: Rearranged, layer: int, folder: str) -> None:
-    """Give the shared expert's tensors in ``folder`` their usual names."""
+    """Rename the shared expert's tensors in ``folder``."""
     shared = (Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN)
     for role, name in zip(shared, PARTS, strict=True):
         tensors.rename(f"model.layers.{layer}.{folder}.{name}.weight", tensors.usual(role, layer))
@@ -128,10 +128,10 @@ def experts_of(
     size: str = "moe_intermediate_size",
     **more: Any,
 ) -> Experts:
-    """Return the experts that a file describes by the fields that are named, or a GGUF file's own.
+    """Return experts from the named fields, or from a GGUF file's own.
 
-    ``renormalize`` is what the family has where no key of a GGUF file says it, ``more`` are other
-    fields of Experts; sizes, biases and groups of these are what a config.json says.
+    ``renormalize`` applies if no GGUF key tells it. ``more`` are other fields of Experts; sizes,
+    biases and groups among them are config.json's values.
     """
     experts = Experts(
         n=file.integer(n),
@@ -145,7 +145,7 @@ def experts_of(
 
 
 def gguf_told(file: ModelFile, experts: Experts) -> Experts:
-    """Return experts with what GGUF files of all families say by keys and tensors of one name."""
+    """Return the experts with what keys and tensors of all families' GGUF files tell."""
     gating, key = GATING_OF[experts.router], "{arch}.expert_gating_func"
     if file.integer(key, default=0, least=0) not in (0, gating):
         raise file.fail(key, str(gating))
@@ -178,7 +178,7 @@ def routed_experts_of(
 ) -> Experts:
     """Return the experts of models of DeepSeek's kind.
 
-    Without ``groups`` the choice is not limited to some of a config.json.
+    Without ``groups``, a config.json does not limit the choice to some groups.
     """
     shared = file.integer("n_shared_experts", default=0, least=0)
     size = 0 if file.is_gguf else file.integer("moe_intermediate_size")
@@ -198,7 +198,7 @@ def routed_experts_of(
 
 
 def shared_experts_of(file: ModelFile, renormalize: bool) -> Experts:
-    """Return experts beside a shared one behind a gate, as the models of Qwen have them."""
+    """Return experts beside a shared one with a gate, as in Qwen's models."""
     check_activation(file)
     shared = 0 if file.is_gguf else file.integer("shared_expert_intermediate_size")
     return experts_of(
@@ -207,7 +207,7 @@ def shared_experts_of(file: ModelFile, renormalize: bool) -> Experts:
 
 
 def count_name(file: ModelFile) -> str:
-    """Return the name of the number of experts, which transformers has two of."""
+    """Return the field for the number of experts, for which transformers has two names."""
     other = file.raw("num_local_experts")
     is_other = not file.is_set("num_experts") and other is not None
     return "num_local_experts" if is_other else "num_experts"
@@ -216,14 +216,14 @@ def count_name(file: ModelFile) -> str:
 def mixture_of(
     file: ModelFile, attention: Attention, experts: Experts, is_sparse: Sequence[bool]
 ) -> list[Layer]:
-    """Return layers of experts where ``is_sparse``, or a GGUF file's router, says so."""
+    """Return layers of experts where ``is_sparse``, or in GGUF where there is a router."""
     if file.is_gguf:
         is_sparse = [file.has(Role.ROUTER, number) for number in range(len(is_sparse))]
     return sparse_layers(attention, experts, gated_of(file), is_sparse)
 
 
 def sparse_from(file: ModelFile, first: int) -> list[bool]:
-    """Return which layers have experts: layers from number ``first`` on."""
+    """Return which layers have experts: from number ``first`` on."""
     return [number >= first for number in range(trunk_layers_of(file))]
 
 

@@ -1,10 +1,11 @@
-"""Falcon: attention and FFN side by side behind one LayerNorm or two; RW has ALiBi instead."""
+"""Falcon: attention and FFN in parallel after one or two LayerNorms; RW uses ALiBi instead."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig, Plain
 from lanewise.loading.families.common import (
     attention_of,
     curve,
@@ -13,9 +14,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 OLD_KEYS = {
     "num_attention_heads": "n_head",
@@ -35,7 +35,7 @@ OF_LAYER = {
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; a config.json has flags of several versions."""
+    """Read a file; flags of several versions occur in config.json."""
     file = file.called_if_set(OLD_KEYS)
     if not file.is_gguf:
         file = file.replacing({"num_key_value_heads": n_kv_heads(file)})
@@ -51,7 +51,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def n_kv_heads(file: ModelFile) -> int:
-    """Return how many there are: of the old architecture one, or as many as others."""
+    """Return the number of KV heads: in the old architecture 1 or the number of heads."""
     n_heads = file.integer("num_attention_heads")
     given = file.integer("num_kv_heads", default=n_heads)
     single = file.flag("multi_query", default=True)
@@ -61,8 +61,8 @@ def n_kv_heads(file: ModelFile) -> int:
 
 
 def wiring_of(file: ModelFile) -> str:
-    """Return whether attention and FFN are side by side, and behind how many norms."""
-    if file.is_gguf:  # the tensors say it
+    """Return whether attention and FFN are parallel, and after how many norms."""
+    if file.is_gguf:  # the tensors tell
         two = "blk.0.attn_norm_2.weight" in file.tensors
         return "parallel" if two else "parallel_one_norm"
     parallel = file.flag("parallel_attn", default=True)
@@ -76,7 +76,7 @@ def wiring_of(file: ModelFile) -> str:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, and take Q, K and V of each group of heads apart."""
+    """Rename tensors, and split Q, K and V, which are interleaved by group of heads."""
     give_roles(tensors, "transformer.ln_f", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
         name = f"transformer.h.{number}.self_attention.query_key_value"
@@ -85,7 +85,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take Q, K and V apart; of two norms the second is attention's."""
+    """Split Q, K and V; of two norms the second is attention's."""
     for number, layer in enumerate(config.layers):
         if layer.wiring == "parallel":
             give_roles(tensors, f"blk.{number}.attn_norm", Role.FFN_NORM, number)

@@ -1,7 +1,8 @@
-"""Falcon H1: attention and Mamba 2 side by side in every layer, with multipliers of their own.
+"""Falcon H1: attention and Mamba 2 in parallel in every layer, with many multipliers.
 
-Most of them are linear and go where they cost nothing: into the scale of scores, taps, embedding
-and logits. The rest multiplies matrices as they are loaded, as converters to GGUF do.
+Most multipliers are linear and go where they cost nothing: into the scale of scores, the
+convolution's taps, the embedding and the logits. The others multiply matrices at loading, as
+converters to GGUF do.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Layer, ModelConfig, Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, give
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-# What each name in a layer of a Hugging Face file is.
+# Names in a layer of a directory to roles.
 OF_LAYER = {
     "pre_ff_layernorm": Role.FFN_NORM,
     "feed_forward.gate_proj": Role.FFN_GATE,
     "feed_forward.up_proj": Role.FFN_UP,
     "feed_forward.down_proj": Role.FFN_DOWN,
 }
-# Whose rows are multiplied, in the order of ModelConfig.row_multipliers.
+# Matrices whose rows are multiplied, in the order of ModelConfig.row_multipliers.
 MULTIPLIED = (
     *(Role.ATTN_OUTPUT, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_DOWN),
@@ -37,22 +38,22 @@ MULTIPLIED = (
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Of a config.json: what results of matrices, or their inputs, are multiplied by."""
+    """Multipliers from a config.json, of matrices' results or inputs."""
 
     attention_in: float
     attention_out: float
     key: float
-    gate: float  # of the FFN, before its curve
+    gate: float  # of the FFN, before its activation
     down: float
     state_out: float
-    # Of the input of a state: its gate, what is convolved (x, B, C) and steps.
+    # Of the parts of a state's input: its gate, the convolution's input (x, B, C) and the steps.
     z: float
     convolved: tuple[float, float, float]
     steps: float
 
     @staticmethod
     def of(fields: Fields) -> Multipliers:
-        """Read them; 1 where a config does not say."""
+        """Read them; 1 if the config does not say."""
 
         def single(key: str) -> float:
             return fields.number(key, default=1.0)
@@ -74,7 +75,7 @@ class Multipliers:
 
 
 def _numbers(fields: Fields, key: str, n: int) -> list[float]:
-    """Return so many positive numbers; 1 where a config does not say."""
+    """Return ``n`` positive numbers; 1 each if the config does not say."""
     values = fields.raw(key)
     if values is None:
         return [1.0] * n
@@ -91,7 +92,7 @@ def program(file: ModelFile) -> ModelConfig:
     attention = replace(attention, score_scale=round_to_f32(scale))
     layer = Layer(attention, gated_of(file), state=state_of(file))
     config = model_of(file, "falcon_h1", [layer] * n_layers_of(file))
-    if file.is_gguf:  # the tensors are multiplied already
+    if file.is_gguf:  # the tensors are already multiplied
         return config
     rows = (by.attention_in * by.attention_out, by.z, by.steps, by.state_out, by.gate, by.down)
     return replace(
@@ -103,7 +104,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def state_of(file: ModelFile) -> Ssd:
-    """Return the state that a file describes, perhaps without a norm, as GGUF's tensors say."""
+    """Return the state that a file describes; in GGUF the tensors tell whether it has a norm."""
     if file.is_gguf:
         state, normed = mamba2.state_of(file), file.has(Role.STATE_NORM)
     else:
@@ -116,7 +117,7 @@ def state_of(file: ModelFile) -> Ssd:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     tensors.rename("model.final_layernorm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
@@ -127,9 +128,9 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def hf_values(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
-    """Multiply tensors by what nothing else takes.
+    """Multiply tensors by the multipliers that have no other place.
 
-    Convolutions are linear: what multiplies their inputs multiplies taps, which lose nothing.
+    A convolution is linear: a multiplier of its input goes into its taps without rounding loss.
     """
     by = Multipliers.of(fields)
     for number, layer in enumerate(config.layers):
@@ -142,7 +143,7 @@ def hf_values(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def multiplied(tensors: Rearranged, config: ModelConfig) -> None:
-    """Multiply rows of matrices by the model's numbers."""
+    """Multiply rows of matrices by the model's row_multipliers."""
     assert config.row_multipliers is not None
     for number in range(config.n_layers):
         for role, by in zip(MULTIPLIED, config.row_multipliers, strict=True):
@@ -150,19 +151,19 @@ def multiplied(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def lora_values(tensors: Rearranged, config: ModelConfig) -> None:
-    """Multiply rows of lora_B as the rows of the matrices that they are added to."""
+    """Multiply rows of lora_B like the rows of the matrices that they update."""
     if config.row_multipliers is None or len(config.row_multipliers) != len(MULTIPLIED):
         where = next(iter(tensors.out.values())).where
         raise ModelFileError(
-            f"{where}: matrices of this falcon_h1 have been multiplied by what only its config.json"
-            " says, so that no adapter fits; accepted: the model's directory, and what this version"
-            " packs or quantizes of it"
+            f"{where}: the matrices of this falcon_h1 model are multiplied by factors that only its"
+            " config.json has, so no adapter fits; accepted: the model's directory, or one packed"
+            " or quantized from it by this version"
         )
     multiplied(tensors, config)
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the norm before the FFN has no ending."""
+    """Rename tensors; the norm before the FFN has no suffix."""
     mamba2.gguf_mixers(tensors, config)
     for number in range(config.n_layers):
         tensors.rename(f"blk.{number}.ffn_norm", tensors.usual(Role.FFN_NORM, number))

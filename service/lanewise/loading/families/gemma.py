@@ -1,4 +1,4 @@
-"""Gemma, the first one: a multiple of the embedding, gates of gelu, norms times 1 + w."""
+"""Gemma 1: scaled embedding, GeGLU, norms that multiply by 1 + w."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import TensorType, round_to_f32
+from lanewise.loading.base.program import Gated, Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, check_values, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import add_one_to_norms, usual
-from lanewise.loading.formats import TensorType, round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 CURVE = "gelu_tanh"
 MUST_BE = {"use_bidirectional_attention": (None, False), "attention_bias": (False,)}
-# All mean the same: the first files said gelu, and were trained with its approximation.
+# All mean the tanh approximation: the first files say gelu, but were trained with it.
 CURVES = ("gelu", "gelu_pytorch_tanh", "gelu_new")
 
 
@@ -36,9 +36,9 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def root_scale(file: ModelFile) -> float:
-    """Return the root of the size, in the type of the embedding, in which it is multiplied.
+    """Return sqrt(hidden_size), rounded to the embedding's type, in which it is multiplied.
 
-    In GGUF files, which may be quantized, it is of float32.
+    In GGUF files, which may be quantized, it is a float32.
     """
     embedding = file.tensors.get(usual(Role.TOKEN_EMBEDDING))
     root = math.sqrt(file.integer("hidden_size"))
@@ -52,7 +52,7 @@ def root_scale(file: ModelFile) -> float:
 
 
 def cap(file: ModelFile, key: str) -> float:
-    """Return a cap; 0 is none."""
+    """Return a cap; 0 means none."""
     return round_to_f32(file.number(key, default=0.0))
 
 

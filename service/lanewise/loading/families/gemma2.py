@@ -1,9 +1,10 @@
-"""Gemma 2: norms of what is added, windows in every second layer, caps of scores and logits."""
+"""Gemma 2: norms of attention's and FFN's results, windows in every other layer, soft caps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.families import gemma3
 from lanewise.loading.families.common import (
     attention_of,
@@ -18,11 +19,10 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, MUST_BE, cap, root_scale
 from lanewise.loading.families.gemma3 import scale_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
-PERIOD = 2  # the first layer of each has a window
-LARGEST = 46  # layers of 27B, whose scores are scaled by another size than that of a head
+PERIOD = 2  # the first layer of each two has a window
+LARGEST = 46  # layers of 27B, whose scores have another scale
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -1,10 +1,12 @@
-"""Gemma 3, also as it makes vectors (EmbeddingGemma): norms of what is added, windows by turns."""
+"""Gemma 3 and EmbeddingGemma: norms of attention's and FFN's results, windows in most layers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -20,12 +22,10 @@ from lanewise.loading.families.encoders_gguf import gguf_pooling
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import cap, root_scale
 from lanewise.loading.families.naming import add_one_to_norms, give_layer_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PERIOD, SCALAR = 6, 256  # of configs that do not say, such as 4B's to 27B's
+PERIOD, SCALAR = 6, 256  # if the config does not say, as for 4B to 27B
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
 MUST_BE = {
@@ -33,16 +33,16 @@ MUST_BE = {
     "attention_bias": (False,),
 }
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
-# In the order in which names become free.
+# Names to roles, in an order in which each new name is free.
 OF_LAYER = {
     "post_attention_layernorm": Role.ATTN_RESULT_NORM,
     "pre_feedforward_layernorm": Role.FFN_NORM,
     "post_feedforward_layernorm": Role.FFN_RESULT_NORM,
 }
 NORMS = (Role.ATTN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM, *OF_LAYER.values())
-# Of files of 27B, whose scores are scaled by another size than that of a head.
+# Number of layers of 27B, whose scores have another scale.
 LARGEST = 62
-# Numbers of the dense heads in GGUF files, which begin behind the modules that need no weights.
+# Numbers of the dense heads in GGUF files: the modules before them have no weights.
 DENSE = (2, 3)
 
 
@@ -53,7 +53,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def embedding_program(file: ModelFile) -> ModelConfig:
-    """Read a GGUF file of a model that makes vectors."""
+    """Read a GGUF file of an embedding model."""
     file.ignore("{arch}.attention.causal")
     pooling = gguf_pooling(file)
     model = gemma_of(file, replace(pooling, dense=_dense(file)))
@@ -61,7 +61,7 @@ def embedding_program(file: ModelFile) -> ModelConfig:
 
 
 def gemma_of(file: ModelFile, pooling: Pooling | None) -> ModelConfig:
-    """Return the whole of a model; one that makes vectors sees both ways."""
+    """Return the program; an embedding model attends to both sides."""
     check_values(file, MUST_BE)
     attention = replace(
         attention_of(file, qk_norm="head"),
@@ -87,9 +87,9 @@ def gemma_of(file: ModelFile, pooling: Pooling | None) -> ModelConfig:
 
 
 def scale_of(file: ModelFile, largest: int) -> float:
-    """Return what scores are multiplied by; 0 is as usual.
+    """Return the scale of scores; 0 is the usual one.
 
-    Of GGUF files only the one with the ``largest`` number of layers has another than the usual one.
+    Among GGUF files only models with ``largest`` layers have another one.
     """
     if not file.is_gguf:
         return round_to_f32(file.number("query_pre_attn_scalar", default=SCALAR) ** -0.5)
@@ -110,9 +110,9 @@ def _dense(file: ModelFile) -> tuple[Dense, ...]:
 
 
 def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tuple[Layer, ...]:
-    """Return layers that see all, or a window by the model's second angles.
+    """Return layers without a window, or with a window and the second angles.
 
-    A layer that sees both ways has half of its window on each side.
+    Bidirectional layers have half of the window on each side.
     """
     made: dict[int | None, Layer] = {}
     for window in set(windows):
@@ -125,13 +125,13 @@ def layers_of(attention: Attention, ffn: Gated, windows: list[int | None]) -> tu
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give norms their usual names, and add the 1 that files leave out of them."""
+    """Rename norms, and add the 1 that files leave out of them."""
     give_layer_roles(tensors, config, OF_LAYER)
     add_one_to_norms(tensors, config, NORMS)
 
 
 def embedding_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give the dense heads their usual names; a head that makes logits has no use."""
+    """Rename the dense heads; an output head is unused."""
     for place, number in enumerate(DENSE):
         tensors.rename(f"dense_{number}.weight", tensors.usual(Role.DENSE, place))
     tensors.drop(tensors.usual(Role.OUTPUT))

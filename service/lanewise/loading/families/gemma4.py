@@ -1,12 +1,13 @@
-"""Gemma 4: larger heads where there is no window, keys of others, inputs of each layer, experts."""
+"""Gemma 4: larger heads without a window, shared keys and values, inputs of each layer, experts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, ModelConfig
 from lanewise.loading.families import gemma3
 from lanewise.loading.families.common import (
     KINDS,
@@ -29,13 +30,12 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gemma import CURVE, cap, root_scale
 from lanewise.loading.families.naming import one_number
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
 
-GLOBAL_HEAD_DIM, PERIOD = 512, 6  # of configs that do not say
-# A number that each layer's result is multiplied by, by the kind of file.
+GLOBAL_HEAD_DIM, PERIOD = 512, 6  # by default
+# Factor of each layer's result: tensor name by the kind of file.
 SCALES = ("blk.{}.layer_output_scale.weight", "model.layers.{}.layer_scalar")
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = dict.fromkeys(KINDS, "rope_theta")
@@ -60,8 +60,8 @@ SHARED = {
     Role.FFN_UP: Role.SHARED_UP,
     Role.FFN_DOWN: Role.SHARED_DOWN,
 }
-PER_LAYER_SIZE = 256  # of configs that do not say, where there is a table
-# Of layers that read the keys and values of others, whose files may have them for nothing.
+PER_LAYER_SIZE = 256  # if the config does not say, where there is a table
+# Tensors of layers that reuse other layers' keys and values, which files may still contain.
 UNUSED = (Role.ATTN_K, Role.ATTN_V, Role.ATTN_K_NORM)
 
 
@@ -72,7 +72,7 @@ def program(file: ModelFile) -> ModelConfig:
     window = window_of(file, always=True)
     windows = windows_of(file, window, by_turns(n_layers, PERIOD))
     if not file.is_gguf:
-        windows[-1] = None  # whatever a file says, as the reference has it
+        windows[-1] = None  # as the reference does, whatever the file says
     whole, windowed = (gguf_attentions if file.is_gguf else hf_attentions)(file, windows)
     attentions = with_shared_keys(
         [
@@ -103,7 +103,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def n_sharing(file: ModelFile, n_layers: int) -> int:
-    """Return how many of the last layers read the keys and values of others."""
+    """Return how many of the last layers reuse earlier layers' keys and values."""
     number = file.integer("num_kv_shared_layers", default=0, least=0)
     if number >= n_layers:
         raise file.fail("num_kv_shared_layers", f"a number below the number of layers, {n_layers},")
@@ -111,7 +111,7 @@ def n_sharing(file: ModelFile, n_layers: int) -> int:
 
 
 def ffns_of(file: ModelFile, sizes: Sequence[int]) -> list[Gated | Experts]:
-    """Return an FFN of each size, which is the shared expert where there are experts."""
+    """Return an FFN of each size; where there are experts it is the shared expert."""
     activation = curve(file, "hidden_activation", CURVE)
     is_mixture = file.flag("enable_moe_block", default=False)
     if not (file.has(Role.ROUTER) if file.is_gguf else is_mixture):
@@ -126,14 +126,14 @@ def ffns_of(file: ModelFile, sizes: Sequence[int]) -> list[Gated | Experts]:
 
 
 def hf_sizes(file: ModelFile, n_layers: int) -> list[int]:
-    """Return the size of each layer's FFN, which may be twice as wide in layers that share keys."""
+    """Return each layer's FFN size, which may be doubled in layers that reuse keys."""
     size, n_own = file.integer("intermediate_size"), n_layers - n_sharing(file, n_layers)
     wider = size * (2 if file.flag("use_double_wide_mlp", default=False) else 1)
     return [size if number < n_own else wider for number in range(n_layers)]
 
 
 def gguf_sizes(file: ModelFile, n_layers: int) -> list[int]:
-    """Return the size of each layer's FFN, of which a GGUF file has one or one for each layer."""
+    """Return each layer's FFN size, of which a GGUF file has one for all or a list."""
     name = "intermediate_size"
     sizes = file.raw(name)
     if not isinstance(sizes, list):
@@ -145,7 +145,7 @@ def gguf_sizes(file: ModelFile, n_layers: int) -> list[int]:
 
 
 def hf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Attention, Attention]:
-    """Return attention that sees all, which may have other heads, and that with a window."""
+    """Return attention without a window, which may have other heads, and with one."""
     plain = attention_of(file, qk_norm="head")
     same = file.flag("attention_k_eq_v", default=False)
     head_dim = file.integer("global_head_dim", default=GLOBAL_HEAD_DIM)
@@ -165,9 +165,9 @@ def hf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Atten
 
 
 def gguf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Attention, Attention]:
-    """Return the same of a GGUF file, which has a number of KV heads for each layer.
+    """Return the same for a GGUF file, which lists the KV heads of each layer.
 
-    The lengths of heads with a window stand under keys of their own.
+    The sizes of heads with a window have keys of their own.
     """
     counts, lengths = "num_key_value_heads", "{arch}.attention.%s_length"
     given = file.raw(counts)
@@ -188,7 +188,7 @@ def gguf_attentions(file: ModelFile, windows: Sequence[int | None]) -> tuple[Att
 
 
 def with_shared_keys(attentions: Sequence[Attention], n_own: int, source: str) -> list[Attention]:
-    """Return attention that from layer ``n_own`` on reads the keys of the last one of its kind."""
+    """Return attention of all layers; from ``n_own`` on it reuses the last keys of its kind."""
     last: dict[int | None, int] = {}
     found = []
     for number, attention in enumerate(attentions):
@@ -208,7 +208,7 @@ def with_shared_keys(attentions: Sequence[Attention], n_own: int, source: str) -
 
 
 def hf_overrides(file: ModelFile, windows: Sequence[int | None]) -> dict[str, int]:
-    """Return what per_layer_config says of heads in the layers that see all, and in no others."""
+    """Return per_layer_config's values for layers without a window; others are refused."""
     key = "per_layer_config"
     given = file.raw(key)
     if given == {}:
@@ -234,7 +234,7 @@ def layers_of(
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give norms their usual names, whose weights are as they are; scales have been read."""
+    """Rename norms, which multiply by w; the scales have been read."""
     for number in range(config.n_layers):
         folder = f"model.layers.{number}"
         tensors.drop(f"{folder}.layer_scalar")
@@ -252,14 +252,14 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def drop_unused(tensors: Rearranged, config: ModelConfig) -> None:
-    """Leave out keys and values of layers that read other layers' keys and values."""
+    """Drop keys and values of layers that reuse other layers'."""
     for number, layer in enumerate(config.layers):
         if layer.attention is not None and layer.attention.kv_layer is not None:
             tensors.drop(*(tensors.usual(role, number) for role in UNUSED))
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Leave out the scales, which have been read."""
+    """Drop the scales, which have been read."""
     flatten_gguf_experts(tensors, config)
     for number in range(config.n_layers):
         tensors.drop(f"blk.{number}.layer_output_scale.weight")

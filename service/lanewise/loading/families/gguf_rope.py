@@ -1,15 +1,16 @@
-"""RoPE and its scaling as GGUF files say them: by keys of metadata and by tensors of divisors."""
+"""RoPE and its scaling in GGUF files: metadata keys, and tensors of divisors."""
 
 from __future__ import annotations
 
 import struct
 from math import prod
 
-from lanewise.loading.checkpoint import ModelFileError
-from lanewise.loading.formats import TensorType, round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Rope
-from lanewise.loading.rope import (
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.formats import TensorType, round_to_f32
+from lanewise.loading.base.program import Rope
+from lanewise.loading.base.sources import Sources
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import (
     Yarn,
     checked_factors,
     checked_scale,
@@ -20,9 +21,8 @@ from lanewise.loading.rope import (
     yarn_factors,
     yarn_scale,
 )
-from lanewise.loading.sources import Sources
 
-# Tensors of GGUF files that are not the model's.
+# Tensors of GGUF files that are not weights.
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS)
@@ -32,10 +32,9 @@ SCALING = "{arch}.rope.scaling."
 def gguf_rope(
     file: ModelFile, head_dim: int, theta: float, truncate: bool = True
 ) -> tuple[Rope, int]:
-    """Return the angles that metadata and tensors describe, and the context they make possible.
+    """Return the angles from metadata and tensors, and the context that they allow.
 
-    ``theta`` is the family's where the file does not say; ``truncate`` says whether its YaRN rounds
-    the ends of the ramp.
+    ``theta`` is the family's default; ``truncate``: its YaRN rounds the ramp's ends.
     """
     context = file.integer("max_position_embeddings")
     key = "{arch}.rope.dimension_count"
@@ -48,7 +47,7 @@ def gguf_rope(
     factor = file.number(f"{SCALING}factor", default=0.0, zero=True)
     linear = file.number("{arch}.rope.scale_linear", default=1.0)
     attention_factor = file.number(f"{SCALING}attn_factor", default=1.0)
-    # A factor without a type is a linear one to the programs that write and read these files.
+    # Programs that write and read these files take a factor without a type as linear.
     kind = file.text(f"{SCALING}type", default="linear" if factor else "none")
     if kind == "yarn":
         plain = Rope(theta, rotated)
@@ -89,7 +88,8 @@ def _yarn(
         file.number(f"{SCALING}yarn_beta_slow", default=Yarn.beta_slow),
         truncate,
     )
-    # Some files say what every reader multiplies by; others say nothing, or 1, and mean the same.
+    # Some files have the factor that every reader applies; others have 1 or nothing, and mean it
+    # too.
     own = file.number(f"{SCALING}yarn_attn_factor", default=1.0)
     scale = file.number(f"{SCALING}attn_factor", default=1.0)
     scale *= yarn_scale(factor) if own == 1.0 else own
@@ -100,7 +100,7 @@ def _yarn(
 
 
 def rope_tensor(sources: Sources, name: str, rotated: int) -> tuple[float, ...] | None:
-    """Return the divisors of the RoPE frequencies that a tensor holds."""
+    """Return the RoPE frequency divisors stored in a tensor."""
     tensor = sources.get(name)
     if tensor is None:
         raise ModelFileError(f"missing tensor {name!r}")

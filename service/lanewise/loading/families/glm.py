@@ -1,14 +1,14 @@
-"""GLM-4 of 2024: Llama with gate and up in one matrix, half of each head turned by neighbours."""
+"""GLM-4 of 2024: Llama with fused gate and up; RoPE turns neighbours in half of each head."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.5  # of each head is turned, where the config does not say
+PARTIAL = 0.5  # share of each head that RoPE turns by default
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -17,7 +17,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def glm_of(file: ModelFile, name: str, *, result_norms: bool = False) -> ModelConfig:
-    """Return the whole of a model, perhaps with norms of what attention and FFN add."""
+    """Return the program, perhaps with norms of attention's and FFN's results."""
     layer = Layer(attention_of(file), gated_of(file), result_norms=result_norms)
     return model_of(file, name, [layer] * n_layers_of(file), partial=PARTIAL)
 

@@ -1,17 +1,17 @@
-"""GLM-4 of 2025 and Z1, dense: GLM with norms of what attention and FFN add."""
+"""GLM-4 of 2025 and Z1, dense: GLM with norms of attention's and FFN's results."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import glm
 from lanewise.loading.families.naming import give_layer_roles, split_gate_and_up
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-# The norm before the FFN has the name that it has elsewhere.
+# The norm before the FFN has its usual name already.
 RESULT_NORMS = {
     "post_self_attn_layernorm": Role.ATTN_RESULT_NORM,
     "post_mlp_layernorm": Role.FFN_RESULT_NORM,
@@ -24,7 +24,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Name the norms of what is added, and take gate and up apart."""
+    """Rename these norms, and split gate and up."""
     split_gate_and_up(tensors, config)
     give_layer_roles(tensors, config, RESULT_NORMS)
 

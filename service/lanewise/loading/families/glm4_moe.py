@@ -1,7 +1,8 @@
-"""GLM 4.5 and 4.6: experts chosen by sigmoid and a bias, dense layers first, half-turned heads."""
+"""GLM 4.5 and 4.6: sigmoid experts with a bias, dense first layers, RoPE over half of each head."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.cohere import has_qk_norm
 from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
@@ -13,11 +14,10 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.5  # of each head is turned, where the config does not say
+PARTIAL = 0.5  # share of each head that RoPE turns by default
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -31,13 +31,13 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Stack experts; leave out the layers that guess further tokens."""
+    """Stack experts; drop the multi-token prediction layers."""
     tensors.drop_layers_from(config.n_layers)
     stack_routed_experts(tensors, config)
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Leave out the layers that guess further tokens, and name the second norm."""
+    """Drop the multi-token prediction layers, and rename the second norm."""
     tensors.drop_layers_from(config.n_layers)
     gguf_post_attention_norm(tensors, config)
     flatten_gguf_experts(tensors, config)

@@ -1,20 +1,20 @@
-"""GLM-4.7-Flash: the layers of DeepSeek V3, the first one dense."""
+"""GLM-4.7-Flash: DeepSeek V3's layers, the first one dense."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.deepseek_v3 import deepseek_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 KEY = "mlp_layer_types"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json, which names the kind of each layer or the number of dense ones.
+    """Read config.json, which has each layer's kind or the number of dense layers.
 
-    GGUF files say that they are DeepSeek 2.
+    In GGUF files it is deepseek2.
     """
     first = file.integer("first_k_dense_replace", default=1, least=0)
     kinds = file.raw(KEY)

@@ -1,10 +1,12 @@
-"""GPT-2: learned positions, LayerNorm, biases everywhere; its files have matrices inputs first."""
+"""GPT-2: learned positions, LayerNorm, biases everywhere; matrices stored [inputs, outputs]."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig, Plain
 from lanewise.loading.families.common import (
     attention_of,
     check_values,
@@ -20,10 +22,8 @@ from lanewise.loading.families.naming import (
     qkv_rows,
     split_roles,
 )
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 KEYS = {
     "hidden_size": "n_embd",
@@ -62,7 +62,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def scale(file: ModelFile, attention: Attention, number: int) -> float:
-    """Return what scores of layer ``number`` are multiplied by."""
+    """Return the scale of scores in layer ``number``."""
     by_size = file.flag("scale_attn_weights", default=True)
     by_layer = file.flag("scale_attn_by_inverse_layer_idx", default=False)
     own = attention.score_scale if by_size else 1.0
@@ -70,7 +70,7 @@ def scale(file: ModelFile, attention: Attention, number: int) -> float:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, transpose matrices, and take Q, K and V apart."""
+    """Rename tensors, transpose matrices, and split Q, K and V."""
     tensors.remove_prefixes("transformer.")
     tensors.rename("wpe.weight", tensors.usual(Role.POSITION_EMBEDDING))
     give_roles(tensors, "ln_f", Role.OUTPUT_NORM)

@@ -1,10 +1,11 @@
-"""GPT-NeoX and Pythia: attention and FFN side by side, each behind a LayerNorm of its own."""
+"""GPT-NeoX and Pythia: attention and FFN in parallel, each after its own LayerNorm."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     model_of,
@@ -13,11 +14,10 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles, split_heads
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.25  # of each head is turned, where the config does not say
+PARTIAL = 0.25  # share of each head that RoPE turns by default
 OLD_KEYS = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
 OF_LAYER = {
     "input_layernorm": Role.ATTN_NORM,
@@ -26,7 +26,7 @@ OF_LAYER = {
     "mlp.dense_h_to_4h": Role.FFN_UP,
     "mlp.dense_4h_to_h": Role.FFN_DOWN,
 }
-# Masks that old files have.
+# Masks stored in old files.
 UNUSED = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
 
 
@@ -48,7 +48,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, and take Q, K and V of each head apart."""
+    """Rename tensors, and split Q, K and V, which are interleaved by head."""
     give_roles(tensors, "gpt_neox.final_layer_norm", Role.OUTPUT_NORM)
     for number in range(config.n_layers):
         folder = f"gpt_neox.layers.{number}"

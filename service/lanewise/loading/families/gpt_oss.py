@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -22,17 +24,15 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Bytes, Rearranged
+from lanewise.loading.files.rearranging import Bytes, Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA = 150000.0
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped activation
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; no key of a GGUF file says that the ends of YaRN's ramp are not rounded."""
+    """Read a file; YaRN's ramp is not rounded, which no GGUF key says."""
     experts = experts_of(
         *(file, "top_softmax", False),
         n="num_local_experts",
@@ -51,17 +51,17 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def even_rows(rows: Bytes) -> Bytes:
-    """Return gate of [experts, gate and up in turn, bytes]."""
+    """Return gate of interleaved [experts, gate and up in turn, bytes]."""
     return rows[:, 0::2]
 
 
 def odd_rows(rows: Bytes) -> Bytes:
-    """Return up of [experts, gate and up in turn, bytes]."""
+    """Return up of interleaved [experts, gate and up in turn, bytes]."""
     return rows[:, 1::2]
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take gate and up apart, which come in turns, and make rows of GGUF's MXFP4 blocks.
+    """Split gate and up, which are interleaved, and make rows of GGUF's MXFP4 blocks.
 
     Experts that are not quantized have their inputs first.
     """
@@ -78,7 +78,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def split_in_turns(tensors: Rearranged, layer: int, size: int) -> None:
-    """Take gate and up apart, and their biases."""
+    """Split gate and up, and their biases."""
     folder = f"model.layers.{layer}.mlp.experts"
     gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
     parts = {gate: even_rows, up: odd_rows}
@@ -91,7 +91,7 @@ def split_in_turns(tensors: Rearranged, layer: int, size: int) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Name the second norm, and flatten."""
+    """Rename the second norm, and flatten experts."""
     gguf_post_attention_norm(tensors, config)
     flatten_gguf_experts(tensors, config)
 

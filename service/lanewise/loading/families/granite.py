@@ -1,14 +1,14 @@
-"""Granite 3 and 4 without states: Llama with four multipliers."""
+"""Granite 3, and 4 without states: Llama with four multipliers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -18,7 +18,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def scaled_attention_of(file: ModelFile) -> Attention:
-    """Return attention with the file's scale of scores; a GGUF file may say: no positions."""
+    """Return attention with the file's scale of scores; a GGUF file may disable positions."""
     scale = file.number("attention_multiplier", default=0.0)
     has_rope = file.flag("{arch}.rope.scaling.finetuned", default=True)
     attention = replace(attention_of(file), score_scale=round_to_f32(scale))

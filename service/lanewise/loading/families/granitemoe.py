@@ -1,8 +1,9 @@
-"""Granite 3 with experts, whose matrices are stacked in its files already."""
+"""Granite 3 with experts, which its files store stacked."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import check_activation, model_of, n_layers_of
 from lanewise.loading.families.experts import (
     EXPERT_ROLES,
@@ -14,9 +15,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.granite import scaled_attention_of, with_multipliers
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -30,7 +30,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take gate and up of all experts apart, and flatten."""
+    """Split gate and up of all experts, and flatten."""
     for layer, experts in layers_of_experts(config):
         gate, up, down = (tensors.usual(role, layer) for role in EXPERT_ROLES)
         parts = {gate: first_half, up: second_half}

@@ -1,10 +1,12 @@
-"""Granite 4: Mamba 2 in the place of most layers' attention, experts, four multipliers."""
+"""Granite 4: Mamba 2 in place of most layers' attention, experts, four multipliers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Attention, Experts, Gated, ModelConfig, Ssd
 from lanewise.loading.families import granitemoe, mamba2
 from lanewise.loading.families.common import check_activation, gated_of, model_of, n_layers_of
 from lanewise.loading.families.experts import experts_of, flatten_gguf_experts
@@ -12,10 +14,8 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.families.granite import scaled_attention_of, with_multipliers
 from lanewise.loading.families.naming import usual
 from lanewise.loading.families.states import Mixer, gguf_heads, give, layers_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.names import GGUF
-from lanewise.loading.program import Attention, Experts, Gated, ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Both spellings of layers' kinds.
 KINDS = {
@@ -37,7 +37,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_attention(file: ModelFile) -> tuple[Attention, list[str]]:
-    """Return attention, and each layer's kind, which a config.json names."""
+    """Return attention, and each layer's kind, from a config.json."""
     n_layers = n_layers_of(file)
     key = "layers_block_type" if file.is_set("layers_block_type") else "layer_types"
     found = own_kinds(file, key, tuple(KINDS), n_layers, ["mamba"] * n_layers)
@@ -51,21 +51,21 @@ def hf_attention(file: ModelFile) -> tuple[Attention, list[str]]:
 
 
 def gguf_attention(file: ModelFile) -> tuple[Attention, list[str]]:
-    """Return the same of a GGUF file, whose layers with KV heads attend."""
+    """Return the same from a GGUF file, whose layers with KV heads have attention."""
     attending, has_attention = gguf_heads(file)
     kinds = ["attention" if attends else "mamba" for attends in has_attention]
     return scaled_attention_of(attending), kinds
 
 
 def inner_size(file: ModelFile) -> int | None:
-    """Return the inner size that a config.json means."""
+    """Return the inner size that a config.json implies."""
     if file.is_gguf:
         return None
     return file.integer("mamba_expand") * file.integer("hidden_size")
 
 
 def hf_ffn(file: ModelFile) -> Gated | Experts:
-    """Return experts beside a shared one, or that alone."""
+    """Return experts beside a shared one, or the shared one alone."""
     check_activation(file)
     shared = file.integer("shared_intermediate_size")
     n = file.integer("num_local_experts", least=0)
@@ -77,7 +77,7 @@ def hf_ffn(file: ModelFile) -> Gated | Experts:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     granitemoe.hf_tensors(tensors, config)
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
@@ -91,20 +91,20 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gated_roles(config: ModelConfig, number: int) -> tuple[Role, Role, Role]:
-    """Return what gate, up and down are that all layers have."""
+    """Return the roles of gate, up and down of the shared FFN that all layers have."""
     if isinstance(config.layers[number].ffn, Experts):
         return Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN
     return Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN
 
 
 def shared_size(config: ModelConfig, number: int) -> int:
-    """Return the inner size of what all layers have."""
+    """Return the inner size of the shared FFN."""
     ffn = config.layers[number].ffn
     return ffn.shared_size if isinstance(ffn, Experts) else config.ffn_size(number)
 
 
 def gguf_ffn(file: ModelFile) -> Gated | Experts:
-    """Return experts, or a gated layer, whose size its tensors say."""
+    """Return experts, or a gated FFN whose size its tensors tell."""
     if file.has(Role.ROUTER):
         return experts_of(file, "top_softmax", renormalize=False)
     unused = "{arch}.expert_shared_feed_forward_length"
@@ -115,7 +115,7 @@ def gguf_ffn(file: ModelFile) -> Gated | Experts:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
 

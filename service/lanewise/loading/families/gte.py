@@ -1,20 +1,20 @@
-"""GTE: BERT with RoPE and GeGLU, which its makers call "new"."""
+"""GTE: BERT with RoPE and GeGLU, model_type "new" in its makers' files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.program import Gated, ModelConfig
 from lanewise.loading.families.common import check_values, curve
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.json_files import Fields
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig
-from lanewise.loading.rope import uniform_factors
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import uniform_factors
 
-# What its makers' config.json must say.
+# Required values in its makers' config.json.
 MUST_BE: Mapping[str, tuple[object, ...]] = {
     "layer_norm_type": ("layer_norm",),
     "logn_attention_scale": (False,),
@@ -23,7 +23,7 @@ NTK = "ntk"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json, of transformers' form or that of its makers."""
+    """Read config.json in transformers' form or its makers' form."""
     check_values(file, MUST_BE)
     theta = 10000.0 if file.text("model_type") == "new" else 160000.0
     scaling = file.raw("rope_scaling")

@@ -1,8 +1,9 @@
-"""Hunyuan, dense: queries and keys are normalized after they have turned."""
+"""Hunyuan, dense: queries and keys are normalized after RoPE."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     check_values,
@@ -12,10 +13,9 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
-from lanewise.loading.rope import rope_settings
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings
 
 MUST_BE = {
     "use_qk_norm": (True,),
@@ -37,9 +37,9 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def stretched(file: ModelFile, head_dim: int) -> ModelFile:
-    """Return a config.json with the larger base of positions that an alpha means.
+    """Return a config.json with the larger RoPE base that an alpha means.
 
-    Dynamic scaling with an alpha is the same at all lengths; GGUF files have the larger base.
+    Dynamic scaling with an alpha is the same at all lengths; GGUF files have this base.
     """
     settings = rope_settings(file)
     if settings.values.get("rope_type") != "dynamic" or not settings.is_set("alpha"):
@@ -53,7 +53,7 @@ def stretched(file: ModelFile, head_dim: int) -> ModelFile:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give the norms of queries and keys their usual names."""
+    """Rename the norms of queries and keys."""
     give_layer_roles(tensors, config, NORMS)
 
 

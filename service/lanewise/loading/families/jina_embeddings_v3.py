@@ -1,12 +1,12 @@
-"""Jina embeddings v3: BERT with RoPE, without its adapters for tasks."""
+"""Jina embeddings v3: BERT with RoPE, without its LoRA adapters for tasks."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig, Plain
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.rotary_encoders import hf_tensors, rotary_model
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig, Plain
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

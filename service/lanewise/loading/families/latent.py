@@ -1,36 +1,36 @@
-"""Latent attention (MLA): what both kinds of file say of it, and its matrices."""
+"""Latent attention (MLA): its fields in both kinds of file, and its matrices."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 
-from lanewise.loading.blocks import LAYOUTS
-from lanewise.loading.checkpoint import Role
-from lanewise.loading.checks import check_heads
+from lanewise.loading.base.blocks import LAYOUTS
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, ModelConfig
 from lanewise.loading.families.common import check_values
 from lanewise.loading.families.experts import stack_routed_experts
 from lanewise.loading.families.gguf_rope import SCALING
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows
-from lanewise.loading.rope import rope_settings, yarn_scale
+from lanewise.loading.files.rearranging import Rearranged, Rows
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings, yarn_scale
 
 logger = logging.getLogger(__name__)
 
-NORM_EPS = round_to_f32(1e-6)  # of norms of latents, whatever the config says of others
+NORM_EPS = round_to_f32(1e-6)  # of the norms of latents, whatever the config has for others
 MUST_BE = {
     "attention_bias": (False, None),
     "rope_interleave": (True, None),
     "moe_layer_freq": (1,),
 }
-# Of plain attention.
+# Fields of plain attention.
 IGNORED = ("num_key_value_heads", "head_dim", "qk_head_dim", "{arch}.attention.value_length")
 
 
 def latent_attention_of(file: ModelFile) -> Attention:
-    """Return attention as a file describes it; of GGUF files with and without split matrices."""
+    """Return latent attention; GGUF files may have its matrices fused or split."""
     check_values(file, MUST_BE)
     file.ignore(*IGNORED)
     n_heads, rope_dim = file.integer("num_attention_heads"), file.integer("qk_rope_head_dim")
@@ -57,15 +57,15 @@ def latent_attention_of(file: ModelFile) -> Attention:
 
 
 def _length_key(file: ModelFile, part: str) -> str:
-    """Return the key of the length of keys or values, which has two names in GGUF files."""
+    """Return the key of the length of keys or values, which has two names in GGUF."""
     key = f"{{arch}}.attention.{part}_length"
     return f"{key}_mla" if file.is_set(f"{key}_mla") else key
 
 
 def mscale_of(file: ModelFile) -> tuple[float, float]:
-    """Return the factor of RoPE's scaling and its mscale_all_dim, which is 0 without one.
+    """Return RoPE's scaling factor, and its mscale_all_dim or 0.
 
-    A GGUF file has a tenth of the latter, for historical reasons.
+    GGUF files have a tenth of the latter, for historical reasons.
     """
     if file.is_gguf:
         log = file.number(f"{SCALING}yarn_log_multiplier", default=0.0, zero=True)
@@ -78,14 +78,14 @@ def mscale_of(file: ModelFile) -> tuple[float, float]:
 
 
 def score_scale(head_dim: int, factor: float, all_dims: float) -> float:
-    """Return what scores are multiplied by: YaRN's scale of all dimensions twice; 0: as usual."""
+    """Return the scale of scores, with the square of YaRN's scale; 0: the usual one."""
     if not all_dims or factor <= 1.0:
         return 0.0
     return round_to_f32(head_dim**-0.5 * yarn_scale(factor, all_dims) ** 2)
 
 
 def hf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give matrices their usual parts and names; leave out layers that guess further tokens."""
+    """Split and rename matrices; drop the multi-token prediction layers."""
     tensors.drop_layers_from(config.n_layers)
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
@@ -99,9 +99,9 @@ def hf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 def split_keys_and_values(
     tensors: Rearranged, name: str, attention: Attention, number: int
 ) -> None:
-    """Take apart a matrix whose rows are, head by head, rows of keys and rows of values.
+    """Split a matrix that has, head by head, rows of keys and rows of values.
 
-    The keys' part of each head is turned around: queries are multiplied by it.
+    The keys' part of each head is transposed: queries are multiplied by it.
     """
     still = attention.head_dim - attention.rope_dim
     keys, values = (tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES))
@@ -116,7 +116,7 @@ def split_keys_and_values(
 
 
 def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give matrices of heads their usual shapes, and the queries' matrix its usual name."""
+    """Reshape matrices of heads, and rename the queries' matrix."""
     remade = 0
     for number, layer in enumerate(config.layers):
         assert layer.attention is not None
@@ -125,14 +125,14 @@ def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
         name = f"blk.{number}.attn_kv_b.weight"
         parts = [tensors.usual(role, number) for role in (Role.LATENT_KEYS, Role.LATENT_VALUES)]
         if all(part in tensors.out for part in parts):
-            tensors.drop(name)  # the same matrices once more
+            tensors.drop(name)  # a second copy of the same matrices
         remade += name in tensors.out and tensors.out[name].type in LAYOUTS
         split_keys_and_values(tensors, name, layer.attention, number)
         for part in parts:
             tensors.flatten(part)
     if remade:
         logger.info(
-            "%s: keys of %d layers are made again in Q8_0, which attn_kv_b.weight has in one with"
-            " values; a file that is converted anew has them as they were quantized",
+            "%s: keys of %d layers are converted to Q8_0, because attn_kv_b.weight has them in one"
+            " matrix with values; a newer conversion of the model avoids this",
             *(next(iter(tensors.out.values())).where, remade),
         )

@@ -1,10 +1,11 @@
-"""LFM2: short convolutions in the place of most layers' attention."""
+"""LFM2: short convolutions in place of most layers' attention."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, ShortConv
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import (
@@ -16,13 +17,12 @@ from lanewise.loading.families.states import (
     layers_of,
     own_kinds,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Gated, ModelConfig, ShortConv
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 KINDS = ("conv", "full_attention")
-THETA = 1e6  # of configs that do not say
-# What each name in a layer of a Hugging Face file is.
+THETA = 1e6  # by default
+# Names in a layer of a directory to roles.
 OF_LAYER = {
     "operator_norm": Role.ATTN_NORM,
     "self_attn.q_layernorm": Role.ATTN_Q_NORM,
@@ -49,9 +49,9 @@ def program(file: ModelFile) -> ModelConfig:
 def lfm_of(
     file: ModelFile, name: str, ffns: Sequence[Gated | Experts], default: Sequence[str] | None
 ) -> ModelConfig:
-    """Return the whole of a model; ``default`` are its layers' kinds where none are named.
+    """Return the program; ``default`` are the layers' kinds if the file names none.
 
-    A GGUF file has attention where there are KV heads.
+    In a GGUF file, layers with KV heads have attention.
     """
     check_no_bias(file, "conv_bias")
     attending = file
@@ -69,7 +69,7 @@ def lfm_of(
 
 
 def attending(file: ModelFile) -> list[str] | None:
-    """Return each layer's kind by the list of layers with attention; null is all of them."""
+    """Return each layer's kind by the list of attention layers; null means all layers."""
     if file.is_gguf:
         return None
     n_layers = n_layers_of(file)
@@ -85,7 +85,7 @@ def attending(file: ModelFile) -> list[str] | None:
 
 
 def hf_lfm_gated(file: ModelFile) -> Gated:
-    """Return a gated layer, whose size is rounded up from a share of the config's."""
+    """Return a gated FFN, whose size is rounded up from a share of the config's."""
     size = file.integer("intermediate_size", default=12288)
     size = file.integer("block_ff_dim", default=size)
     multiplier = file.number("block_ffn_dim_multiplier", default=1.0)
@@ -97,14 +97,14 @@ def hf_lfm_gated(file: ModelFile) -> Gated:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     named(tensors, config)
 
 
 def named(
     tensors: Rearranged, config: ModelConfig, of_layer: Mapping[str, Role] = OF_LAYER
 ) -> None:
-    """Give tensors their usual names, except experts."""
+    """Rename all tensors but experts."""
     tensors.rename("model.embedding_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"model.layers.{number}"
@@ -114,7 +114,7 @@ def named(
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the output's norm is called the embedding's."""
+    """Rename tensors; the output norm has the name of an embedding norm."""
     tensors.rename("token_embd_norm.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
         folder = f"blk.{number}.shortconv"

@@ -1,8 +1,10 @@
-"""LFM2 with experts: chosen by sigmoid and a bias, in all layers but the first ones."""
+"""LFM2 with sigmoid experts with a bias, in all layers but the first ones."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Gated, ModelConfig
 from lanewise.loading.families import lfm2
 from lanewise.loading.families.common import gated_of, n_layers_of
 from lanewise.loading.families.experts import (
@@ -14,13 +16,11 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import give
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-EPS = round_to_f32(1e-6)  # beside the sum that chosen weights are divided by
-EXPERT = ("w1", "w3", "w2")  # gate, up and down of one
+EPS = round_to_f32(1e-6)  # added to the sum by which chosen weights are divided
+EXPERT = ("w1", "w3", "w2")  # an expert's gate, up and down
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -41,7 +41,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; stack experts."""
+    """Rename tensors and stack experts."""
     lfm2.named(tensors, config)
     for layer, experts in layers_of_experts(config):
         folder = f"model.layers.{layer}.feed_forward"
@@ -51,7 +51,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, and make matrices of stacked ones."""
+    """Rename tensors, and make matrices of stacked experts."""
     lfm2.gguf_tensors(tensors, config)
     flatten_gguf_experts(tensors, config)
 

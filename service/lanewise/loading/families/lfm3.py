@@ -1,10 +1,11 @@
-"""LFM3: short convolutions, attention to windows or all with a gate for each head, more norms."""
+"""LFM3: short convolutions, attention with or without a window with a gate per head, more norms."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig, ShortConv
 from lanewise.loading.families.common import KINDS as ATTENDING
 from lanewise.loading.families.common import (
     attention_of,
@@ -16,15 +17,14 @@ from lanewise.loading.families.common import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.lfm2 import named
 from lanewise.loading.families.states import Mixer, check_no_bias, layer_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig, ShortConv
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 CONV = "conv"
-WINDOW, TAPS = 256, 7  # of configs that do not say
+WINDOW, TAPS = 256, 7  # by default
 THETAS = {"full_attention": 1e6, "sliding_attention": 1e4}
 THETA_KEYS = {"full_attention": "rope_theta", "sliding_attention": "rope_theta"}
-# What each name in a layer of a Hugging Face file is.
+# Names in a layer of a directory to roles.
 OF_LAYER = {
     "operator_norm": Role.ATTN_NORM,
     "post_operator_norm": Role.ATTN_RESULT_NORM,
@@ -68,7 +68,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     named(tensors, config, OF_LAYER)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families import mixtral
 from lanewise.loading.families.common import (
     attention_of,
@@ -13,12 +14,11 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.experts import flatten_gguf_experts
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files of Mistral and Mixtral say that they are Llama, too."""
+    """Read a file; GGUF files of Mistral and Mixtral are llama, too."""
     if file.is_gguf and file.integer("num_experts", default=0, least=0):
         return mixtral.program(file)
     layer = Layer(attention_of(file), gated_of(file))

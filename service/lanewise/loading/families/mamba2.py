@@ -1,19 +1,19 @@
-"""Mamba 2 in the place of attention: what the files of its families have in common."""
+"""Mamba 2 in place of attention: common parts of the files of its families."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig, Ssd
 from lanewise.loading.families.states import check_no_bias, give, give_conv
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-# How infinity is written where JSON's readers may not know it, and the most that a float32 holds.
+# JSON's infinity for readers without it, and the largest float32.
 INFINITY, MOST = {"__float__": "Infinity"}, 3.4e38
 
 
 def check_steps(file: ModelFile) -> None:
-    """Refuse limits of the steps that some step could reach."""
+    """Raise ModelFileError for limits of the steps that a step could reach."""
     limits = file.raw("time_step_limit")
     if limits is None:
         return
@@ -27,7 +27,7 @@ def check_steps(file: ModelFile) -> None:
 
 
 def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
-    """Give the tensors in ``folder`` their usual names; z, what is convolved and dt are fused."""
+    """Rename the tensors in ``folder``; z, the convolution's input and dt are fused."""
     parts = {
         tensors.usual(Role.STATE_GATE, number): state.inner,
         tensors.usual(Role.STATE_IN, number): state.channels,
@@ -47,7 +47,7 @@ def hf_mixer(tensors: Rearranged, folder: str, state: Ssd, number: int) -> None:
 def state_of(file: ModelFile, inner: int | None = None) -> Ssd:
     """Return the state that a file describes.
 
-    ``inner`` is the inner size that a config.json means, which a GGUF file says.
+    ``inner`` is the inner size that a config.json implies; a GGUF file has it.
     """
     check_steps(file)
     check_no_bias(file, "mamba_proj_bias")
@@ -76,7 +76,7 @@ def state_of(file: ModelFile, inner: int | None = None) -> Ssd:
 
 
 def gguf_mixers(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take apart z, what is convolved and dt; make vectors of what has two dimensions."""
+    """Split z, the convolution's input and dt; reshape two-dimensional vectors."""
     for number, layer in enumerate(config.layers):
         if not isinstance(layer.state, Ssd):
             continue

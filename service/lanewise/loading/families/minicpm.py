@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.granite import with_multipliers
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; what each layer adds is divided by the root of their number."""
+    """Read a file; layers' results are divided by the root of the number of layers."""
     if not file.is_gguf and file.integer("num_experts", default=0, least=0):
         raise file.fail("num_experts", "0 (its experts are not supported)")
     n_layers = n_layers_of(file)
@@ -22,7 +22,7 @@ def program(file: ModelFile) -> ModelConfig:
     config = model_of(file, "minicpm", layers, tied=True)
     if not file.is_gguf:
         return multiplied(file, config, 1.0)
-    # The first GGUF files have no multipliers; the first models have these.
+    # The oldest GGUF files have no multipliers; their models have these.
     first = {
         "{arch}.embedding_scale": 12.0,
         "{arch}.residual_scale": 1.4 / math.sqrt(n_layers),
@@ -33,7 +33,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def multiplied(file: ModelFile, config: ModelConfig, embedding: float) -> ModelConfig:
-    """Return a model with the multipliers of its config.json; ``embedding`` if that has none."""
+    """Return a model with its config.json's multipliers; ``embedding`` if that has none."""
     depth = file.number("scale_depth", default=math.sqrt(config.n_layers))
     base = file.number("dim_model_base", default=config.hidden_size)
     return replace(

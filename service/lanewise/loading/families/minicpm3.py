@@ -1,7 +1,8 @@
-"""MiniCPM 3: dense, with latent attention and the multipliers of MiniCPM."""
+"""MiniCPM 3: dense, with latent attention and MiniCPM's multipliers."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import (
@@ -10,17 +11,16 @@ from lanewise.loading.families.latent import (
     latent_attention_of,
 )
 from lanewise.loading.families.minicpm import multiplied
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 EMBEDDING = 12.0
-# Of MiniCPM3-4B, which GGUF files do not say.
+# Values of MiniCPM3-4B, which GGUF files leave out.
 OF_4B = {"scale_depth": 1.4, "dim_model_base": 256}
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; what each layer adds is divided by the root of their number."""
+    """Read a file; layers' results are divided by the root of the number of layers."""
     layers = [Layer(latent_attention_of(file), gated_of(file))] * n_layers_of(file)
     config = model_of(file, "minicpm3", layers, tied=True)
     if file.is_gguf:
@@ -29,7 +29,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give matrices of heads their usual shapes."""
+    """Reshape matrices of heads."""
     gguf_latent_tensors(tensors, config)
 
 

@@ -1,9 +1,11 @@
-"""Ministral 3, and what GGUF calls Mistral 3: YaRN, and queries scaled by their position."""
+"""Ministral 3 (GGUF: mistral3): YaRN, and queries scaled by their position."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -14,13 +16,11 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import SCALING
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Layer, ModelConfig
-from lanewise.loading.rope import rope_settings
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings
 
 BETA = "llama_4_scaling_beta"
-THETA = 1000000.0  # of configs that do not say
+THETA = 1000000.0  # by default
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -32,7 +32,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_scaled(file: ModelFile) -> Attention:
-    """Return attention with the scale that RoPE's settings of a config.json have."""
+    """Return attention with the position scale of a config.json's RoPE settings."""
     settings = rope_settings(file)
     beta = settings.number(BETA, default=0.0, zero=True)
     original = settings.integer("original_max_position_embeddings", default=1)
@@ -42,7 +42,7 @@ def hf_scaled(file: ModelFile) -> Attention:
 
 
 def gguf_scaled(file: ModelFile, attention: Attention) -> Attention:
-    """Return attention with the scale that keys of GGUF files have."""
+    """Return attention with the position scale of a GGUF file's keys."""
     beta = file.number("{arch}.attention.temperature_scale", default=0.0, zero=True)
     context = file.integer("max_position_embeddings")
     original = file.integer(f"{SCALING}original_context_length", default=context)
@@ -51,7 +51,7 @@ def gguf_scaled(file: ModelFile, attention: Attention) -> Attention:
 
 
 def scaled(attention: Attention, beta: float, original: int) -> Attention:
-    """Return attention whose queries are scaled by their position, if beta is not 0."""
+    """Return attention whose queries are scaled by position, if beta is not 0."""
     scale = (round_to_f32(beta), original) if beta else None
     return replace(attention, position_scale=scale)
 

@@ -1,20 +1,20 @@
-"""Mistral 4: latent attention whose queries are scaled by their position, experts by softmax."""
+"""Mistral 4: latent attention with queries scaled by position, softmax experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import deepseek_v2
 from lanewise.loading.families.common import model_of
 from lanewise.loading.families.experts import mixture_of, routed_experts_of, sparse_from
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.latent import hf_latent_tensors, latent_attention_of
 from lanewise.loading.families.ministral3 import BETA, scaled
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rope import rope_settings
+from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.rope import rope_settings
 
-PARTIAL = "partial_rotary_factor"  # of whole heads; the rest of the config says what turns
+PARTIAL = "partial_rotary_factor"  # of whole heads; other fields say which dimensions turn
 
 
 def program(file: ModelFile) -> ModelConfig:

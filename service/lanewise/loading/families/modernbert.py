@@ -1,11 +1,14 @@
-"""ModernBERT: norms before each branch, RoPE, GeGLU, and layers that see neighbours only."""
+"""ModernBERT: pre-norm layers with RoPE and GeGLU, most with a window on both sides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
+from lanewise.loading.base.sources import Sources
 from lanewise.loading.families.common import (
     KINDS,
     by_turns,
@@ -31,11 +34,8 @@ from lanewise.loading.families.naming import (
     split_gate_and_up,
     split_roles,
 )
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Dense, Gated, Layer, ModelConfig, Pooling
-from lanewise.loading.rearranging import Rearranged, without_prefixes
-from lanewise.loading.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("model.",)
 OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
@@ -64,7 +64,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_model(file: ModelFile, ffn: Gated, windows: Sequence[int | None]) -> ModelConfig:
-    """Return the whole of a model of a config.json."""
+    """Return the program of a config.json."""
     attention = encoder_attention(file, rope=0, bias=file.flag("attention_bias", default=False))
     ropes, context = ropes_of_kinds(file, attention.head_dim, OLD_THETAS, THETAS)
     return ModelConfig(
@@ -83,7 +83,7 @@ def hf_model(file: ModelFile, ffn: Gated, windows: Sequence[int | None]) -> Mode
 
 
 def gguf_model(file: ModelFile, ffn: Gated, windows: Sequence[int | None]) -> ModelConfig:
-    """Return the whole of a model of a GGUF file, which names heads of classifiers otherwise."""
+    """Return the program of a GGUF file, which has other names for classifiers' heads."""
     key = "{arch}.classifier.pooling_type"
     kind = POOLING_TYPES.get(file.integer(key, default=1))
     if kind not in CLASSIFY_BY:
@@ -100,9 +100,9 @@ def gguf_model(file: ModelFile, ffn: Gated, windows: Sequence[int | None]) -> Mo
 def layers_before(
     attention: Attention, ffn: Gated, windows: Sequence[int | None]
 ) -> tuple[Layer, ...]:
-    """Return layers that normalize first, each with its window."""
+    """Return pre-norm layers, one for each window."""
     first, *others = layers_by_turns(attention, ffn, windows)
-    return (replace(first, attn_norm_replaces=True), *others)  # that of the embedding
+    return (replace(first, attn_norm_replaces=True), *others)  # by the embedding's norm
 
 
 def read_pooling(file: ModelFile, sources: Sources) -> Pooling:
@@ -119,7 +119,7 @@ def read_pooling(file: ModelFile, sources: Sources) -> Pooling:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take Q, K and V apart, and what is activated from what it is multiplied by."""
+    """Split Q, K and V, and the FFN's activated part from its multiplied part."""
     tensors.remove_prefixes(*PREFIXES)
     tensors.rename("embeddings.tok_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
     give_roles(tensors, "embeddings.norm", Role.ATTN_NORM)
@@ -138,7 +138,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def from_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Do what all encoders' files need, and take gate and up apart."""
+    """Rename as for all encoders, and split gate and up."""
     gguf_tensors(tensors, config)
     split_gate_and_up(tensors, config)
     give_roles(tensors, f"{HEADS[0]}.norm", Role.DENSE_NORM)

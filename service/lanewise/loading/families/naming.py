@@ -1,23 +1,23 @@
-"""Usual names for tensors that families call otherwise, or have in one."""
+"""Renames and splits tensors for families whose files differ from the usual names."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lanewise.loading.checkpoint import ModelFileError, Role
-from lanewise.loading.formats import VECTOR_TYPES, TensorType
-from lanewise.loading.names import HF, TENSOR_NAMES
-from lanewise.loading.program import Attention, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows, to_f32
-from lanewise.loading.sources import Sources
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import VECTOR_TYPES, TensorType
+from lanewise.loading.base.names import HF, TENSOR_NAMES
+from lanewise.loading.base.program import Attention, ModelConfig
+from lanewise.loading.base.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged, Rows, to_f32
 
 QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 GATE_UP = (Role.FFN_GATE, Role.FFN_UP)
 
 
 def usual(role: Role, layer: int = 0, column: int = HF) -> str:
-    """Return the usual name of a tensor; ``column`` is the kind of file."""
+    """Return the usual name of a tensor; ``column`` is HF or GGUF."""
     return TENSOR_NAMES[role][column].format(layer)
 
 
@@ -27,7 +27,7 @@ def bias_of(role: Role) -> Role:
 
 
 def give_roles(tensors: Rearranged, name: str, role: Role, number: int = 0) -> None:
-    """Give a weight, and its bias if the role has one, their usual names."""
+    """Rename a weight, and its bias if the role has one."""
     tensors.rename(f"{name}.weight", tensors.usual(role, number))
     if f"{role.name}_BIAS" in Role.__members__:
         tensors.rename(f"{name}.bias", tensors.usual(bias_of(role), number))
@@ -39,7 +39,7 @@ def give_layer_roles(
     of_layer: Mapping[str, Role],
     folder: str = "model.layers.{}.",
 ) -> None:
-    """Give the tensors of each layer in ``folder`` their usual names, in the order of the table."""
+    """Rename the tensors of each layer in ``folder``, in the order of the table."""
     for number in range(config.n_layers):
         for name, role in of_layer.items():
             give_roles(tensors, f"{folder.format(number)}{name}", role, number)
@@ -48,7 +48,7 @@ def give_layer_roles(
 def split_gate_and_up(
     tensors: Rearranged, config: ModelConfig, fused: str = "model.layers.{}.mlp.gate_up_proj"
 ) -> None:
-    """Take gate and up of each layer apart; a GGUF file that has both in one calls that up."""
+    """Split gate and up of each layer; GGUF files with fused ones name them up."""
     name = fused if tensors.column == HF else "blk.{}.ffn_up"
     for number in range(config.n_layers):
         if tensors.usual(Role.FFN_GATE, number) not in tensors.out:
@@ -63,7 +63,7 @@ def split_roles(
     rows: int | Sequence[int],
     number: int,
 ) -> None:
-    """Cut a fused weight, and its bias, into the weights of ``roles``, of so many rows each."""
+    """Cut a fused weight, and its bias, into the weights of ``roles``, of ``rows`` rows each."""
     sizes = [rows] * len(roles) if isinstance(rows, int) else rows
     for end, parts in (("weight", roles), ("bias", map(bias_of, roles))):
         names = (tensors.usual(part, number) for part in parts)
@@ -71,15 +71,15 @@ def split_roles(
 
 
 def qkv_rows(attention: Attention) -> list[int]:
-    """Return how many rows Q, K and V have."""
+    """Return the numbers of rows of Q, K and V."""
     heads = (attention.n_heads, attention.n_kv_heads, attention.n_kv_heads)
     return [n * attention.head_dim for n in heads]
 
 
 def split_heads(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
-    """Take apart a fused weight, and its bias, that has its rows by KV head.
+    """Split a fused weight, and its bias, whose rows are grouped by KV head.
 
-    The group's queries come first, then its key and its value.
+    In a group the queries come first, then the key and the value.
     """
     n_heads, n_kv, dim = attention.n_heads, attention.n_kv_heads, attention.head_dim
 
@@ -97,7 +97,7 @@ def split_heads(tensors: Rearranged, name: str, attention: Attention, number: in
 
 
 def one_number(sources: Sources, name: str, where: str) -> float:
-    """Return what a tensor of one value holds; ``where`` is the file that should have it."""
+    """Return the value of a one-value tensor; ``where`` is the file that should have it."""
     tensor = sources.get(name)
     if tensor is None:
         raise ModelFileError(f"{where}: missing tensor {name!r}")
@@ -107,7 +107,7 @@ def one_number(sources: Sources, name: str, where: str) -> float:
 
 
 def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[Role]) -> None:
-    """Add the 1 that files leave out of norms: of the output's norm and of every layer's."""
+    """Add the 1 that files leave out of norms: to the output norm and every layer's."""
     tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number in range(config.n_layers):
         for role in roles:
@@ -115,9 +115,9 @@ def add_one_to_norms(tensors: Rearranged, config: ModelConfig, roles: Sequence[R
 
 
 def take_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take Q, K and V of each layer apart where a GGUF file has them in one.
+    """Split Q, K and V of each layer if a GGUF file has them fused.
 
-    Rows beyond the number of the queries' rows are the gate's.
+    Rows of Q beyond the queries are the gate.
     """
     for number, layer in enumerate(config.layers):
         for name in (f"blk.{number}.attn_qkv.weight", f"blk.{number}.attn_qkv.bias"):
@@ -133,7 +133,7 @@ def take_heads_apart(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_post_attention_norm(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give the norm before the FFN its usual name, which some files name by what is before it."""
+    """Rename the norm before the FFN, which some files name after the attention before it."""
     for number in range(config.n_layers):
         name = f"blk.{number}.post_attention_norm.weight"
         tensors.rename(name, tensors.usual(Role.FFN_NORM, number))

@@ -1,16 +1,16 @@
-"""Nemotron and Minitron, dense: LayerNorm, squared relu without a gate, half-turned heads."""
+"""Nemotron and Minitron, dense: LayerNorm, squared relu, RoPE over half of each head."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, model_of, n_layers_of, plain_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import add_one_to_norms
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.5  # of each head is turned, where the config does not say
+PARTIAL = 0.5  # share of each head that RoPE turns by default
 
 
 def program(file: ModelFile) -> ModelConfig:

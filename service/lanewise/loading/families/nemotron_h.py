@@ -1,13 +1,15 @@
-"""Nemotron H: layers of one part each: Mamba 2, attention without positions, a plain FFN, experts.
+"""Nemotron H: each layer is Mamba 2, attention without positions, a plain FFN, or experts.
 
-Nothing of them is gated.
+None of them is gated.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, model_of
 from lanewise.loading.families.experts import (
@@ -20,10 +22,8 @@ from lanewise.loading.families.experts import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import check_no_bias, gguf_heads, give, own_kinds
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Layer, ModelConfig, Plain, Ssd
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 # Letters of hybrid_override_pattern and both spellings of layers_block_type.
 KINDS = {
@@ -33,14 +33,14 @@ KINDS = {
     **dict.fromkeys(("E", "moe"), "experts"),
 }
 CURVE = "relu_squared"
-MTP = "mtp."  # tensors that guess further tokens
+MTP = "mtp."  # multi-token prediction tensors
 HARMLESS = (
     *("time_step_min", "time_step_max", "time_step_floor", "num_hidden_layers", "expand"),
     *(
         "mtp_layers_block_type",
         "mtp_hybrid_override_pattern",
     ),  # of layers that guess further tokens
-    # Of FFNs and experts that no layer may have.
+    # Fields of FFNs and experts that the model may have in no layer.
     *("intermediate_size", "n_routed_experts", "moe_intermediate_size"),
     *("moe_shared_expert_intermediate_size", "moe_latent_size", "num_experts_per_tok"),
     *("n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor"),
@@ -74,9 +74,9 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
-    """Return each layer's kind by a GGUF file's numbers for each layer, and the file with one each.
+    """Return a GGUF file with one number for all layers, and each layer's kind by its numbers.
 
-    A layer that has neither KV heads nor an FFN has a state.
+    A layer with neither KV heads nor an FFN has a state.
     """
     alike, has_attention = gguf_heads(file)
     name, n_layers = "intermediate_size", len(has_attention)
@@ -88,7 +88,7 @@ def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
         raise file.fail(name, f"{n_layers} numbers, 0 or one other")
     alike = alike.replacing({name: known[0] if known else 1})
     file.ignore("{arch}.rope.scaling.finetuned")
-    eps = file.raw("layer_norm_eps")  # of files without the one of RMSNorms
+    eps = file.raw("layer_norm_eps")  # files without an epsilon for RMSNorm
     if not file.is_set("rms_norm_eps"):
         alike = alike.replacing({"rms_norm_eps": eps})
     ffn = "experts" if file.has(Role.ROUTER, first_sparse_layer(file)) else "mlp"
@@ -123,7 +123,7 @@ def own_experts(file: ModelFile) -> Experts:
 
 
 def hf_kinds(file: ModelFile, most: int) -> list[str]:
-    """Return each layer's kind: by a text of letters, or a list of names."""
+    """Return each layer's kind, from a string of letters or a list of names."""
     key = "hybrid_override_pattern"
     if file.is_set(key):
         found = list(file.text(key))
@@ -161,14 +161,14 @@ def hf_state(file: ModelFile) -> Ssd:
 
 
 def check_curve(file: ModelFile) -> None:
-    """Refuse other activations of FFNs and experts than the family's, and biases of them."""
+    """Raise ModelFileError for other activations than the family's, and for biases of FFNs."""
     if file.text("mlp_hidden_act", default="relu2") != "relu2":
         raise file.fail("mlp_hidden_act", "'relu2'")
     check_no_bias(file, "mlp_bias")
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
     tensors.rename("model.norm_f.weight", tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
@@ -185,7 +185,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; every layer's norm is called attention's."""
+    """Rename tensors; every layer's norm is named attention's."""
     flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
     for number, layer in enumerate(config.layers):

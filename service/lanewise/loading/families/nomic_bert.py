@@ -1,7 +1,7 @@
-"""NomicBERT: BERT with RoPE, and SwiGLU without biases of matrices.
+"""NomicBERT: BERT with RoPE, and SwiGLU without biases.
 
-Its second version has BERT's own FFN with biases, and experts in every second layer: without gates,
-and with one bias for all of them that is added once to their weighted sum.
+Version 2 has BERT's FFN with biases, and experts in every second layer: without gates, and with one
+bias for all, added once to their weighted sum.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
 from lanewise.loading.families import rotary_encoders
 from lanewise.loading.families.common import check_values, curve
 from lanewise.loading.families.encoders import encoder_family
@@ -21,13 +22,12 @@ from lanewise.loading.families.experts import (
     layers_of_experts,
 )
 from lanewise.loading.families.rotary_encoders import rotary_model
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Experts, Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 NAME = "nomic_bert"
-THETA = 1000.0  # where nothing says another one
-# The keys of NomicBERT's own config.json for fields of these names, and what others must say.
+THETA = 1000.0  # if no field says
+# NomicBERT's own config.json keys for these fields.
 OWN_KEYS = {
     "hidden_size": "n_embd",
     "num_attention_heads": "n_head",
@@ -56,11 +56,11 @@ MUST_BE: Mapping[str, tuple[object, ...]] = {
     "ffn_div": (1, 1.0),
 }
 GATED = {"swiglu": "silu", "geglu": "gelu"}
-EXPERTS_BIAS = "mlp.experts.bias"  # of a layer, one for all its experts
+EXPERTS_BIAS = "mlp.experts.bias"  # one for all experts of a layer
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; a config.json is of transformers' form or that of its makers."""
+    """Read a file; a config.json has transformers' form or its makers' form."""
     if file.is_gguf:
         return gguf_encoder(file, NAME, Gated(file.integer("intermediate_size")), theta=THETA)
     if "n_embd" not in file.values:
@@ -72,7 +72,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def moe_program(file: ModelFile) -> ModelConfig:
-    """Read a GGUF file of the second version, in which experts mostly have no bias."""
+    """Read a GGUF file of version 2, whose experts mostly have no bias."""
     ffn = Plain(file.integer("intermediate_size"), file.has(Role.FFN_UP_BIAS))
     config = gguf_encoder(file, NAME, ffn, theta=THETA)
     first = first_sparse_layer(file)
@@ -109,7 +109,7 @@ def _own_model(file: ModelFile) -> ModelConfig:
 
 
 def _own_ffn(file: ModelFile) -> Gated | Plain:
-    """What layers without experts have."""
+    """Return the FFN of layers without experts."""
     size, name = (
         file.integer("intermediate_size"),
         file.text("activation_function", default="gelu"),
@@ -128,7 +128,7 @@ def _own_ffn(file: ModelFile) -> Gated | Plain:
 
 
 def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConfig:
-    """Return a model with experts in the second of every so many layers."""
+    """Return a model with experts in every ``every``-th layer."""
     layers = (
         replace(layer, ffn=experts) if number % every == 1 else layer
         for number, layer in enumerate(config.layers)
@@ -137,7 +137,7 @@ def with_experts(config: ModelConfig, experts: Experts, every: int) -> ModelConf
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors, experts included, their usual names."""
+    """Rename tensors, experts included."""
     rotary_encoders.hf_tensors(tensors, config)
     for number, experts in layers_of_experts(config):
         folder = f"layers.{number}"
@@ -152,7 +152,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def moe_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Do what all encoders' files need, and make matrices of experts."""
+    """Rename as for all encoders, and make matrices of experts."""
     gguf_tensors(tensors, config)
     flatten_gguf_experts(tensors, config)
 

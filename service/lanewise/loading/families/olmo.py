@@ -1,18 +1,18 @@
-"""OLMo, the first one: Llama with LayerNorm without weights."""
+"""OLMo 1: Llama with LayerNorm without weights."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-EPS = 1e-5  # of all its norms, which configs do not say
+EPS = 1e-5  # of all norms; configs do not have it
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -25,12 +25,12 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def clip_of(file: ModelFile) -> float:
-    """Return what Q, K and V are limited to; null is nothing."""
+    """Return the limit of Q, K and V; null means none."""
     return round_to_f32(file.number("clip_qkv", default=0.0))
 
 
 def add_weights(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give norms weights that multiply by 1."""
+    """Add norm weights of 1."""
     names = [tensors.usual(Role.OUTPUT_NORM)]
     for number in range(config.n_layers):
         names += [tensors.usual(role, number) for role in (Role.ATTN_NORM, Role.FFN_NORM)]

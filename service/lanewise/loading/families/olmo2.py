@@ -1,10 +1,12 @@
-"""OLMo 2: norms behind attention and FFN, not before them, and over whole queries and keys."""
+"""OLMo 2: norms after attention and FFN, not before them, and over whole queries and keys."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -16,13 +18,11 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles
-from lanewise.loading.formats import round_to_f32
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Gated, Layer, ModelConfig, Rope
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PERIOD = 4  # of OLMo 3: its last layer of each sees all
-# In the order in which names become free.
+PERIOD = 4  # OLMo 3: every 4th layer has no window
+# Names to roles, in an order in which each new name is free.
 OF_LAYER = {
     "post_attention_layernorm": Role.ATTN_RESULT_NORM,
     "post_feedforward_layernorm": Role.FFN_RESULT_NORM,
@@ -30,9 +30,9 @@ OF_LAYER = {
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files of OLMo 3, which have windows, say that they are OLMo 2.
+    """Read a file; OLMo 3, which has windows, is olmo2 in GGUF files.
 
-    Layers with a window are turned by angles without scaling.
+    Layers with a window have angles without scaling.
     """
     attention, ffn = attention_of(file, qk_norm="whole"), gated_of(file)
     if not file.is_gguf:
@@ -47,7 +47,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def behind(attention: Attention, ffn: Gated) -> Layer:
-    """Return a layer whose norms are behind attention and FFN."""
+    """Return a layer with norms after attention and FFN."""
     return Layer(attention, ffn, result_norms=True, no_input_norms=True)
 
 
@@ -57,13 +57,13 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def layers_by_windows(attention: Attention, ffn: Gated, windows: list[int | None]) -> list[Layer]:
-    """Return a layer for each window; layers with a window turn by the second angles."""
+    """Return a layer for each window; layers with a window have the second angles."""
     made = {window: behind(windowed(attention, window), ffn) for window in windows}
     return [made[window] for window in windows]
 
 
 def windowed(attention: Attention, window: int | None) -> Attention:
-    """Return attention as it is, or with a window and the second angles."""
+    """Return attention unchanged, or with a window and the second angles."""
     return attention if window is None else replace(attention, rope=1, window=window)
 
 

@@ -1,9 +1,10 @@
-"""OLMo 3: OLMo 2 with windows in most layers, whose positions are not scaled."""
+"""OLMo 3: OLMo 2 with windows in most layers, whose RoPE is not scaled."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import olmo2
 from lanewise.loading.families.common import (
     KINDS,
@@ -16,14 +17,13 @@ from lanewise.loading.families.common import (
     window_of,
     windows_of,
 )
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
-THETA = 500000.0  # of configs that do not say
+THETA = 500000.0  # by default
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read config.json; GGUF files say that they are OLMo 2."""
+    """Read config.json; in GGUF files it is olmo2."""
     if file.is_gguf:
         return olmo2.program(file)
     attention = attention_of(file, qk_norm="whole")

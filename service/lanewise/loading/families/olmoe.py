@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families import olmo
 from lanewise.loading.families.common import attention_of, check_activation, model_of, n_layers_of
 from lanewise.loading.families.experts import (
@@ -13,8 +14,7 @@ from lanewise.loading.families.experts import (
     stack_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

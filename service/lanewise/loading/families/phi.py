@@ -1,18 +1,18 @@
-"""Phi-1, 1.5 and 2: attention and FFN side by side behind one LayerNorm, biases everywhere."""
+"""Phi-1, 1.5 and 2: attention and FFN in parallel after one LayerNorm, biases everywhere."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import attention_of, model_of, n_layers_of, plain_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles, give_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.5  # of each head is turned, where the config does not say
+PARTIAL = 0.5  # share of each head that RoPE turns by default
 OF_LAYER = {
     "self_attn.dense": Role.ATTN_OUTPUT,
     "mlp.fc1": Role.FFN_UP,
@@ -38,7 +38,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     give_roles(tensors, "model.final_layernorm", Role.OUTPUT_NORM)
     give_layer_roles(tensors, config, OF_LAYER)
 

@@ -1,7 +1,8 @@
-"""Phi-3, 3.5, 4 and 4-mini: Llama with fused matrices, LongRoPE and half-turned heads."""
+"""Phi-3, 3.5, 4 and 4-mini: Llama with fused matrices, LongRoPE and perhaps partial RoPE."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -12,9 +13,8 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import QKV, qkv_rows, split_gate_and_up, split_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -24,7 +24,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Take Q, K and V apart, and gate and up."""
+    """Split Q, K and V, and gate and up."""
     for number in range(config.n_layers):
         name = f"model.layers.{number}.self_attn.qkv_proj"
         split_roles(tensors, name, QKV, qkv_rows(config.heads), number)

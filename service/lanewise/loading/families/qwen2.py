@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     gated_of,
@@ -12,8 +13,7 @@ from lanewise.loading.families.common import (
     with_windows,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -23,7 +23,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def qwen_windows(file: ModelFile) -> list[int | None]:
-    """Return each layer's window, of layers from max_window_layers on; in GGUF files of all."""
+    """Return each layer's window: from max_window_layers on; in GGUF files for all layers."""
     first = file.integer("max_window_layers", default=0, least=0)
     have = [number >= first for number in range(n_layers_of(file))]
     return windows_of(file, window_of(file, switched=True), have)

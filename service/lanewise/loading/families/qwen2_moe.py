@@ -1,10 +1,11 @@
-"""Qwen 1.5 and 2 with experts, and a shared one behind a gate."""
+"""Qwen 1.5 and 2 with experts, and a shared expert with a gate."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     model_of,
@@ -21,9 +22,8 @@ from lanewise.loading.families.experts import (
     stack_hf_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -41,14 +41,14 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def moe_windows(file: ModelFile, n_layers: int) -> list[int | None]:
-    """Return each layer's window: that of every other one below max_window_layers, if any."""
+    """Return each layer's window: every other layer below max_window_layers may have it."""
     below = file.integer("max_window_layers", default=28, least=0)
     have = [number < below and number % 2 == 0 for number in range(n_layers)]
     return windows_of(file, window_of(file, switched=True), have)
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Stack experts, and make a vector of the gate's one row."""
+    """Stack experts, and reshape the shared gate's one row to a vector."""
     for layer, experts in layers_of_experts(config):
         stack_hf_experts(tensors, layer, experts)
         tensors.flatten(tensors.usual(Role.SHARED_ROUTER, layer), dims=2)

@@ -1,15 +1,15 @@
-"""Qwen 3.5, its language model: as Qwen 3 Next, without experts and with nothing fused."""
+"""Qwen 3.5's language model: Qwen 3 Next without experts and without fused matrices."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import gated_of, trunk_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.qwen3_next import delta_model_of, gguf_named, named
 from lanewise.loading.families.states import give
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 NAME = "qwen3_5_text"
 INPUTS = {
@@ -27,7 +27,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     named(tensors, config)
     for number in range(config.n_layers):
         for name, role in INPUTS.items():
@@ -35,7 +35,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names."""
+    """Rename tensors to the usual names."""
     gguf_named(tensors, config)
 
 

@@ -1,15 +1,15 @@
-"""Qwen 3.5 with experts, its language model."""
+"""Qwen 3.5 with experts: its language model."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import qwen3_5
 from lanewise.loading.families.common import trunk_layers_of
 from lanewise.loading.families.experts import flatten_gguf_experts
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.qwen3_next import delta_experts, delta_model_of, gguf_named
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 NAME = "qwen3_5_moe_text"
 
@@ -21,7 +21,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, and make matrices of stacked ones."""
+    """Rename tensors, and make matrices of stacked experts."""
     gguf_named(tensors, config)
     flatten_gguf_experts(tensors, config)
 

@@ -1,7 +1,8 @@
-"""Qwen 3 with experts, and Coder, which differs in its chat template only."""
+"""Qwen 3 with experts, and Coder, which differs only in its chat template."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import attention_of, check_activation, model_of, window_of
 from lanewise.loading.families.experts import (
     count_name,
@@ -12,12 +13,11 @@ from lanewise.loading.families.experts import (
     stack_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; all published models divide chosen weights by their sum, as GGUF files mean.
+    """Read a file; all published models renormalize chosen weights, which GGUF files imply.
 
     GGUF files have no window.
     """

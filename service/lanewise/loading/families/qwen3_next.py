@@ -1,4 +1,4 @@
-"""Qwen 3 Next: gated delta rules in three of four layers, gated attention, experts."""
+"""Qwen 3 Next: the gated delta rule in three of four layers, gated attention, experts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     check_activation,
@@ -25,20 +26,19 @@ from lanewise.loading.families.experts import (
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import gguf_post_attention_norm
 from lanewise.loading.families.states import Mixer, every_nth, give, give_conv, layers_of, own_kinds
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, GatedDelta, ModelConfig
-from lanewise.loading.rearranging import Rearranged, Rows
+from lanewise.loading.files.rearranging import Rearranged, Rows
+from lanewise.loading.programs.model_file import ModelFile
 
 KINDS = ("linear_attention", "full_attention")
-STEP = 4  # of layers one has attention
-PARTIAL = 0.25  # of configs that do not say
-MTP = "mtp."  # tensors that guess further tokens
-# Norms whose weights are stored less 1: not that of a state.
+STEP = 4  # every 4th layer has attention
+PARTIAL = 0.25  # by default
+MTP = "mtp."  # multi-token prediction tensors
+# Norms whose weights are stored minus 1; a state's norm is not one.
 NORMS = (
     *(Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM),
     *(Role.MTP_EMBEDDING_NORM, Role.MTP_HIDDEN_NORM, Role.MTP_NORM),
 )
-MROPE = ("mrope_section", "mrope_interleaved")  # which of a text's three equal positions turn what
+MROPE = ("mrope_section", "mrope_interleaved")  # no effect on text: its three positions are equal
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -53,16 +53,16 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def delta_experts(file: ModelFile) -> Experts:
-    """Return the experts, whose chosen weights are divided by their sum."""
+    """Return the experts, whose chosen weights are renormalized."""
     return shared_experts_of(file, file.flag("norm_topk_prob", default=True))
 
 
 def delta_model_of(
     file: ModelFile, name: str, ffns: Sequence[Gated | Experts], in_turn: bool = False
 ) -> ModelConfig:
-    """Return the whole of a model whose layers have these FFNs.
+    """Return the program of a model whose layers have these FFNs.
 
-    ``in_turn``: the heads of values that have a head of keys lie apart in GGUF files.
+    ``in_turn``: in GGUF files the value heads of a key head are not adjacent.
     """
     check_activation(file)
     for key, wanted in (("attention_bias", False), ("attn_output_gate", True)):
@@ -78,7 +78,7 @@ def delta_model_of(
 
 
 def state_of(file: ModelFile, in_turn: bool) -> GatedDelta:
-    """Return the state that a file describes, a GGUF file by the keys of Mamba."""
+    """Return the state that a file describes; GGUF files use Mamba's keys."""
     n_heads = file.integer("linear_num_value_heads")
     n_key_heads = file.integer("linear_num_key_heads")
     if file.is_gguf:
@@ -100,7 +100,7 @@ def state_of(file: ModelFile, in_turn: bool) -> GatedDelta:
 
 
 def kinds_of(file: ModelFile, n_layers: int) -> list[str]:
-    """Return each layer's kind, which tensors of GGUF files say."""
+    """Return each layer's kind, which a GGUF file's tensors tell."""
     if file.is_gguf:
         file.ignore("{arch}.full_attention_interval", "{arch}.attention.recurrent_layers")
         return [KINDS[file.has(Role.ATTN_OUTPUT, number)] for number in range(n_layers)]
@@ -109,7 +109,7 @@ def kinds_of(file: ModelFile, n_layers: int) -> list[str]:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names: what a group of heads has of each lies together."""
+    """Rename tensors; projections are interleaved by group of heads."""
     named(tensors, config)
     for number, layer in enumerate(config.layers):
         if isinstance(layer.state, GatedDelta):
@@ -119,7 +119,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def named(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names, except the matrices that make states' inputs."""
+    """Rename all tensors but the matrices of states' inputs."""
     tensors.drop(*(name for name in tensors.out if name.startswith(MTP)))
     tensors.add_one(tensors.usual(Role.OUTPUT_NORM))
     for number, layer in enumerate(config.layers):
@@ -141,7 +141,7 @@ def named(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def split_queries(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:
-    """Take apart the queries and the gate of each head, which lie together."""
+    """Split the queries and the gate, which are interleaved by head."""
 
     def parts(rows: Rows) -> dict[str, Rows]:
         heads = rows.reshape(attention.n_heads, 2, attention.head_dim)
@@ -154,7 +154,7 @@ def split_queries(tensors: Rearranged, name: str, attention: Attention, number: 
 
 
 def split_mixed(tensors: Rearranged, name: str, state: GatedDelta, number: int) -> None:
-    """Take apart what each head of keys has: q, k, and the v and z of its heads."""
+    """Split the mixed projection, which has q, k, v and z grouped by key head."""
     values = state.inner // state.n_key_heads
 
     def parts(rows: Rows) -> dict[str, Rows]:
@@ -169,7 +169,7 @@ def split_mixed(tensors: Rearranged, name: str, state: GatedDelta, number: int) 
 
 
 def split_rates(tensors: Rearranged, name: str, state: GatedDelta, number: int) -> None:
-    """Take apart what each head of keys has: b and a of its heads."""
+    """Split the rates' projection, which has b and a grouped by key head."""
 
     def parts(rows: Rows) -> dict[str, Rows]:
         heads = rows.reshape(state.n_key_heads, 2, -1)
@@ -182,7 +182,7 @@ def split_rates(tensors: Rearranged, name: str, state: GatedDelta, number: int) 
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; older files have all inputs of states in one."""
+    """Rename tensors; older files have all inputs of states fused."""
     gguf_named(tensors, config)
     for number, layer in enumerate(config.layers):
         if isinstance(layer.state, GatedDelta):
@@ -191,7 +191,7 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_named(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give the tensors of the counted layers their usual names."""
+    """Rename the tensors of the layers that the file counts."""
     tensors.drop_layers_from(config.n_layers)
     gguf_post_attention_norm(tensors, config)
     for number, layer in enumerate(config.layers):

@@ -1,13 +1,13 @@
-"""RoBERTa: BERT whose positions begin after the number of the padding token."""
+"""RoBERTa: BERT whose positions start after the padding token's id."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import ModelFileError, Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families import bert
 from lanewise.loading.families.encoders import classifier_pooling, encoder_family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 HEADS = ("classifier.dense", "classifier.out_proj")
 PADDING = 1
@@ -19,7 +19,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def roberta_model(file: ModelFile, name: str) -> ModelConfig:
-    """Return the whole of a model."""
+    """Return the program."""
     tensors = without_prefixes(file.tensors, bert.PREFIXES)
     pooling = classifier_pooling(tensors, file.integer("hidden_size"), HEADS[1])
     padding = file.integer("pad_token_id", default=PADDING, least=0)
@@ -33,7 +33,7 @@ def roberta_model(file: ModelFile, name: str) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Do what BERT's needs, and leave out the rows of positions that no token has."""
+    """Rename as for BERT, and drop the rows of positions that no token has."""
     bert.hf_tensors(tensors, config, HEADS)
     name = tensors.usual(Role.POSITION_EMBEDDING)
     rows = tensors.out[name].shape[0] if name in tensors.out else 0

@@ -1,6 +1,6 @@
-"""What BERTs with RoPE in the place of learned positions have in common.
+"""Common parts of BERTs with RoPE in place of learned positions.
 
-Their files, also transformers' own, have their makers' names of tensors.
+Their files, also in transformers' form, have the makers' tensor names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Gated, ModelConfig, Plain
 from lanewise.loading.families.common import rope_of
 from lanewise.loading.families.encoders import (
     classifier_pooling,
@@ -19,12 +20,11 @@ from lanewise.loading.families.encoders import (
     post_norm_model,
 )
 from lanewise.loading.families.naming import QKV, give_roles, split_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Gated, ModelConfig, Plain
-from lanewise.loading.rearranging import Rearranged, without_prefixes
+from lanewise.loading.files.rearranging import Rearranged, without_prefixes
+from lanewise.loading.programs.model_file import ModelFile
 
 PREFIXES = ("nomic_bert.", "gte.", "new.", "roberta.", "bert.")
-# Their makers' names of tensors, as transformers has them.
+# The makers' tensor names to transformers'.
 RENAMED = {
     r"^encoder\.layers?\.": "layers.",
     r"^emb_ln\.": "embeddings.LayerNorm.",
@@ -50,13 +50,13 @@ OF_LAYER: Mapping[str, Role] = {
     "mlp.fc1": Role.FFN_UP,
     "mlp.fc2": Role.FFN_DOWN,
 }
-ROTARY = ("rope", "rotary")  # what configs call that kind of positions
+ROTARY = ("rope", "rotary")  # values of position_embedding_type
 
 
 def rotary_model(
     file: ModelFile, name: str, ffn: Gated | Plain, bias: bool, theta: float
 ) -> ModelConfig:
-    """Return the whole of a model; ``theta`` is what it has where its config does not say."""
+    """Return the program; ``theta`` applies if the config does not say."""
     positions = file.text("position_embedding_type", default=ROTARY[0])
     if positions not in ROTARY:
         raise file.fail("position_embedding_type", " or ".join(map(repr, ROTARY)))
@@ -75,7 +75,7 @@ def rotary_model(
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give tensors their usual names; the norm after a layer is the norm before the next one."""
+    """Rename tensors; the norm after a layer becomes the norm before the next one."""
     tensors.remove_prefixes(*PREFIXES)
     for name in list(tensors.out):
         new = name

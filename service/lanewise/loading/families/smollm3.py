@@ -1,9 +1,10 @@
-"""SmolLM3: Llama, some layers of which have no positions."""
+"""SmolLM3: Llama with layers that have no positions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     by_turns,
@@ -14,14 +15,13 @@ from lanewise.loading.families.common import (
     windows_of,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 THETA, INTERVAL = 2000000.0, 4  # every fourth layer has no positions
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; GGUF files say neither which layers have positions nor the window."""
+    """Read a file; GGUF files have neither the layers with positions nor the window."""
     attention, ffn = attention_of(file), gated_of(file)
     turned = layers_with_rope(file)
     windows: list[int | None] = [None] * len(turned)

@@ -1,20 +1,20 @@
-"""StableLM and StableLM 2: LayerNorm, quarter-turned heads; 12B has norms of each head."""
+"""StableLM and StableLM 2: LayerNorm, RoPE over a quarter of each head; 12B with head norms."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.cohere import flatten_norms, has_qk_norm
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-PARTIAL = 0.25  # of each head is turned, where the config does not say
+PARTIAL = 0.25  # share of each head that RoPE turns by default
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; of GGUF files tensors say which norms there are, as a key of some is wrong."""
+    """Read a file; a GGUF file's tensors tell the norms, as some files have a wrong key."""
     if file.is_gguf:
         file.ignore("use_parallel_residual")
         one_norm = not file.has(Role.FFN_NORM)
@@ -35,7 +35,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Put norms of heads, each of which is a tensor, one below the other."""
+    """Stack the norms of heads, which are a tensor each."""
     attention = config.heads
     counts = {"q": attention.n_heads, "k": attention.n_kv_heads}
     for number in range(config.n_layers if attention.qk_norm == "layer" else 0):

@@ -1,8 +1,9 @@
-"""StarCoder 2: LayerNorm, biases everywhere, an FFN of gelu without a gate."""
+"""StarCoder 2: LayerNorm, biases everywhere, an FFN with gelu and no gate."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
     model_of,
@@ -13,15 +14,14 @@ from lanewise.loading.families.common import (
 )
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.naming import give_layer_roles
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Layer, ModelConfig
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
 OF_LAYER = {"mlp.c_fc": Role.FFN_UP, "mlp.c_proj": Role.FFN_DOWN}
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; converters to GGUF leave the window out."""
+    """Read a file; converters to GGUF leave out the window."""
     bias = not file.is_gguf and file.flag("use_bias", default=True)
     ffn = plain_of(file, "gelu_tanh", bias=bias)
     layer = Layer(attention_of(file, qkv_bias=bias), ffn)
@@ -32,7 +32,7 @@ def program(file: ModelFile) -> ModelConfig:
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Give the FFN's tensors their usual names."""
+    """Rename the FFN's tensors."""
     give_layer_roles(tensors, config, OF_LAYER)
 
 

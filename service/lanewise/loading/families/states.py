@@ -1,23 +1,23 @@
-"""Layers with a state: what their files have in common."""
+"""Common parts of files with recurrent layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lanewise.loading.checkpoint import Role
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.program import Attention, Experts, Gated, Layer, State
 from lanewise.loading.families.common import n_layers_of
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import Attention, Experts, Gated, Layer, State
-from lanewise.loading.rearranging import Rearranged
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.model_file import ModelFile
 
-# What stands in a layer: attention or a state; an FFN.
+# The first part of a layer: attention or a state.
 Mixer = Attention | State
 
 
 def layers_of(
     mixers: Mapping[str, Mixer], kinds: Sequence[str], ffns: Sequence[Gated | Experts]
 ) -> list[Layer]:
-    """Return a layer for each of ``kinds``, the keys of ``mixers``, with the FFN of its number."""
+    """Return a layer for each of ``kinds``, which are keys of ``mixers``, with its FFN."""
     made: dict[tuple[str, Gated | Experts], Layer] = {}
     return [
         made.setdefault((kind, ffn), layer_of(mixers[kind], ffn))
@@ -39,7 +39,7 @@ def own_kinds(
     n_layers: int,
     default: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the kinds of all layers, which are names of the family's own."""
+    """Return the kinds of all layers, by the family's own names."""
     kinds = file.raw(key)
     if kinds is None and default is not None:
         return list(default)
@@ -55,9 +55,9 @@ def every_nth(n_layers: int, step: int, kinds: tuple[str, str]) -> list[str]:
 
 
 def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
-    """Return which layers of a GGUF file attend: the layers whose number of KV heads is not 0.
+    """Return a GGUF file with one number of heads, and the layers with attention.
 
-    And the file with the one number that all attending layers have.
+    Layers with 0 KV heads have no attention; all others must have the same number.
     """
     name, n_layers = "num_key_value_heads", n_layers_of(file)
     counts = file.raw(name)
@@ -70,14 +70,14 @@ def gguf_heads(file: ModelFile) -> tuple[ModelFile, list[bool]]:
 
 
 def check_no_bias(file: ModelFile, *keys: str) -> None:
-    """Refuse biases that the program of a layer has no place for."""
+    """Raise ModelFileError for biases that a program cannot have."""
     for key in keys:
         if file.flag(key, default=False):
             raise file.fail(key, "false (these biases are not supported)")
 
 
 def give(tensors: Rearranged, name: str, role: Role, layer: int) -> None:
-    """Give a layer's tensor its usual name."""
+    """Rename a layer's tensor."""
     tensors.rename(name, tensors.usual(role, layer))
 
 

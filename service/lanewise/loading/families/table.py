@@ -1,8 +1,8 @@
-"""The table of families; a new one is a new file and a new row."""
+"""The table of families; a new family is a file and a row."""
 
 from __future__ import annotations
 
-from lanewise.loading.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.families import (
     apertus,
     arcee,
@@ -139,11 +139,11 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-# Why other names, of either kind of file, are not supported.
+# Reasons why other architectures are not supported.
 STATES, ENCODER, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
-    "its layers are not those of an encoder that is supported",
-    "its encoder is one half of a model, the other writes text",
+    "its layers differ from those of the supported encoders",
+    "it is an encoder-decoder model",
 )
 REASONS = {
     STATES: (
@@ -152,11 +152,11 @@ REASONS = {
     ),
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
-    "it sees or hears, and its text is not that of a supported family": (
+    "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
     ),
 }
-# What files call a family whose name transformers made another.
+# Other names in files for a family, by transformers' name.
 OTHER_NAMES = {
     "new": gte.FAMILY,
     **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), falcon.FAMILY),
@@ -175,7 +175,7 @@ REASON_OF = {name: reason for reason, names in REASONS.items() for name in names
 
 
 def hf_family(model_type: str, source: str) -> Family:
-    """Return the family of a config.json's model_type."""
+    """Return the family of a config.json's model_type; ModelFileError if unsupported."""
     known = {family.name: family for family in FAMILIES} | OTHER_NAMES
     if model_type not in known:
         raise ModelFileError(
@@ -186,7 +186,7 @@ def hf_family(model_type: str, source: str) -> Family:
 
 
 def gguf_family(architecture: str, source: str) -> Family:
-    """Return the family of a GGUF file's general.architecture."""
+    """Return the family of a GGUF file's general.architecture; ModelFileError if unsupported."""
     known = {family.gguf: family for family in FAMILIES if family.gguf} | OTHER_GGUF_NAMES
     if architecture not in known:
         raise ModelFileError(

@@ -1,11 +1,11 @@
-"""XLM-RoBERTa: RoBERTa in a hundred languages."""
+"""XLM-RoBERTa: RoBERTa for a hundred languages."""
 
 from __future__ import annotations
 
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.encoders import encoder_family
 from lanewise.loading.families.roberta import hf_tensors, roberta_model
-from lanewise.loading.model_file import ModelFile
-from lanewise.loading.program import ModelConfig
+from lanewise.loading.programs.model_file import ModelFile
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -13,7 +13,7 @@ from lanewise.api.generation.custom_tools import InputReader
 from lanewise.api.generation.dialect import About
 from lanewise.api.generation.events import CallArguments, CallBegins, End, Piece, Text, Thinking
 from lanewise.api.generation.logprobs import ChatLogprobs
-from lanewise.engine.stream import Sampled
+from lanewise.engine.base.stream import Sampled
 
 Told = tuple[str, dict[str, Any]]  # an event's name, without "response.", and its members
 Logprobs = list[dict[str, Any]]

@@ -1,0 +1,1 @@
+"""What a token is drawn by: parameters, grammars, masks."""

@@ -1,0 +1,86 @@
+"""Guesses by the model's own head (multi-token prediction).
+
+The model's steps write the head's keys and values into the blocks of the head's layers. They leave
+the hidden row from which the head starts in the sequence's place for a state. So the head follows
+the model through prefix-cache hits, preemptions and failed guesses.
+"""
+
+import time
+from collections.abc import Sequence as Items
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.runner import ModelRunner
+from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.drawing.sampling import allowed_mask
+from lanewise.engine.guessing.draft_model import Reader, draft_sampling
+from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Draw, raise_failed
+
+
+class PredictionHead:
+    """Runs the head for many sequences at once, between two steps of the model."""
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
+        """``runner`` runs the model with its head; ``config`` is the engine's."""
+        self.costs = RowCosts()
+        self._runner = runner
+        self._vocab_size = config.vocab_size
+        unused = set(config.unused_ids)
+        usable = [id_ for id_ in range(config.vocab_size) if id_ not in unused]
+        self._mask = allowed_mask(config.vocab_size, usable)
+        self._most_tokens = config.max_model_len
+
+    def reader(self, sequence: Sequence) -> Reader:
+        """A new reader for a sequence that may be guessed for."""
+        return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens can be guessed now.
+
+        0 until a sequence has drawn since its admission: before that its state may be a copy that
+        the next step has still to make.
+        """
+        if len(sequence.tokens) <= sequence.n_admitted:
+            return 0
+        return max(0, self._most_tokens - len(sequence.tokens))
+
+    def guess(
+        self,
+        wanted: Items[tuple[Sequence, Reader, int]],
+        block_tables: NDArray[np.uint32],
+    ) -> list[list[int]]:
+        """Up to the wanted number of tokens for each sequence; its blocks must have room."""
+        guessed: list[list[int]] = [[] for _ in wanted]
+        for length in range(max((count for _, _, count in wanted), default=0)):
+            live = [place for place, (_, _, count) in enumerate(wanted) if count > length]
+            tokens = [
+                guessed[place][-1] if length else wanted[place][0].tokens[-1] for place in live
+            ]
+            sequences = [wanted[place][0] for place in live]
+            began = time.perf_counter()
+            batch = Batch(
+                token_ids=tokens,
+                query_start=range(len(live) + 1),
+                context_lens=[len(one.tokens) - 1 + length for one in sequences],
+                block_tables=block_tables,
+                logit_rows=range(len(live)),
+                table_rows=[one.table_row for one in sequences],
+                accepted=None if length else [one.n_accepted for one in sequences],
+                runs=RUN_HEAD_AGAIN if length else RUN_HEAD,
+            )
+            draws = [
+                Draw(wanted[place][1].sampling, len(wanted[place][0].tokens) + length)
+                for place in live
+            ]
+            sampled = self._runner.step_and_draw(batch, draws)
+            raise_failed(sampled)
+            for place, one in zip(live, sampled, strict=True):
+                guessed[place].append(one.token)
+            self.costs.note(len(live), time.perf_counter() - began)
+        return guessed
+
+    def close(self) -> None:
+        """Do nothing: the engine owns the session."""

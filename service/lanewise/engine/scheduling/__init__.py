@@ -1,0 +1,1 @@
+"""Which sequence runs next, and which requests wait, are refused or end."""

@@ -1,0 +1,1 @@
+"""One step after the other: made, begun ahead, delivered."""

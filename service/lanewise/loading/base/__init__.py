@@ -1,0 +1,1 @@
+"""Records that all rooms of loading share: a program, tensors, formats, errors."""

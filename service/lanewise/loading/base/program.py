@@ -1,0 +1,382 @@
+"""A model as a program: its layers and their order, independent of the family.
+
+All code that computes reads only these records. Numbers that enter the arithmetic are float32
+values.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+def plain_score_scale(head_dim: int) -> float:
+    """Return 1 / sqrt(head_dim), each operation rounded to float32."""
+    return _f32(1.0 / _f32(math.sqrt(head_dim)))
+
+
+def _f32(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One set of RoPE angles; a layer refers to one by its index."""
+
+    theta: float
+    rotated: int  # first dimensions of each head that RoPE turns, even; the rest is unchanged
+    factors: tuple[float, ...] | None = None  # rotated / 2 frequency divisors; None: all 1
+    scale: float = 1.0  # multiplies cosines and sines
+    # LongRoPE: used instead of ``factors`` if no text is longer than short_context.
+    short_factors: tuple[float, ...] | None = None
+    short_context: int | None = None
+
+    def for_context(self, longest: int) -> Rope:
+        """Return the angles for texts of up to ``longest`` tokens."""
+        if self.short_context is None or longest > self.short_context:
+            return self
+        return replace(self, factors=self.short_factors)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention to earlier tokens or, in pooled models, to the whole text."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rope: int | None  # index into ModelConfig.ropes; None: no positions
+    window: int | None = None  # tokens that each query attends to, itself included; None: all
+    both_ways: bool = False  # a query also attends to later tokens, within the window
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: str = "none"  # one of QK_NORMS
+    alibi: bool = False  # scores fall with the distance, by head from 1/2 down to 1/256
+    scaled_alibi: bool = False  # the slopes are multiplied by score_scale; only with alibi
+    sinks: bool = False  # one logit for each head in the softmax's denominator
+    score_scale: float = 0.0  # multiplies query-key products; 0 becomes 1 / sqrt(head_dim)
+    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
+    position_scale: tuple[float, int] | None = None
+    output_gate: bool = False  # results are multiplied by the sigmoid of a projection
+    head_gate: bool = False  # the same with one number for each head; not beside output_gate
+    score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
+    values_are_keys: bool = False  # V equals K before K's norm and RoPE
+    value_norm: bool = False  # RMSNorm over each head of V, without weights
+    qkv_clip: float = 0.0  # Q and K are clipped to it before RoPE, V before its norm; 0: not
+    kv_layer: int | None = None  # an earlier layer whose K and V are used; None: its own
+    # Latent attention (MLA), if latent_rank is above 0. A projection of the input gives (c, r). One
+    # row of a token serves all heads: norm(c), then r after RoPE. Of a query (n, t), RoPE turns the
+    # last rope_dim values, t. Its score is the product of (keys^T n, t) and the row; a head's
+    # result is values times the weighted sum of norm(c). n_kv_heads is 1. There are no biases of Q,
+    # K and V, no norms of heads, gates or slopes, and nothing is shared.
+    latent_rank: int = 0
+    rope_dim: int = 0  # RoPE turns exactly these
+    value_dim: int = 0  # size of a head's result
+    query_rank: int = 0  # queries go through a projection of this size and a norm; 0: directly
+    latent_eps: float = 0.0  # of both norms
+
+    @property
+    def turning(self) -> int:
+        """Dimensions of a head that RoPE turns."""
+        return self.rope_dim or self.head_dim
+
+    @property
+    def output_dim(self) -> int:
+        """Values of a head in attention's output."""
+        return self.value_dim or self.head_dim
+
+    def __post_init__(self) -> None:
+        """Set the scale that most models have."""
+        if self.score_scale == 0.0 and self.head_dim > 0:
+            object.__setattr__(self, "score_scale", plain_score_scale(self.head_dim))
+
+
+# Norm of queries and keys: none; RMSNorm before RoPE, over each head or the whole projection;
+# RMSNorm over each head after RoPE; LayerNorm over each head before RoPE, with its own weights for
+# each head.
+QK_NORMS = ("none", "head", "whole", "turned", "layer")
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """out(c * conv(b * x)) with b, c, x = in(x): a causal convolution of each channel (LFM2)."""
+
+    taps: int  # tokens that a result depends on, its own included
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A convolution followed by a state of (key_dim, value_dim) for each head."""
+
+    taps: int
+    n_heads: int
+    value_dim: int  # of a head
+    n_key_heads: int
+    key_dim: int
+
+    @property
+    def inner(self) -> int:
+        """Values of all heads together."""
+        return self.n_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: the values, and the keys twice."""
+        return self.inner + 2 * self.n_key_heads * self.key_dim
+
+
+@dataclass(frozen=True)
+class GatedDelta(Recurrence):
+    """The gated delta rule (Qwen3-Next).
+
+    q, k, v = silu(conv(in(x))), q and k normalized to length 1, q divided by sqrt(key_dim). With g
+    = exp(A * softplus(a + bias)) and beta = sigmoid(b): S *= g; S += k (beta (v - S^T k))^T; o =
+    S^T q. Then out(rmsnorm(o) * silu(z)), one norm for each head.
+    """
+
+    keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
+
+
+@dataclass(frozen=True)
+class Ssd(Recurrence):
+    """State space duality (Mamba 2); the groups of B and C are its key heads.
+
+    x, B, C = silu(conv(in(x)) + bias). With d = softplus(dt + bias): S = exp(d A) S + B (d x)^T; y
+    = S^T C + D x. Then out(rmsnorm(y * silu(z))), with norms over ``norm_size`` values, or no norm
+    if that is None.
+    """
+
+    norm_size: int | None = None
+    conv_bias: bool = True
+
+
+State = ShortConv | GatedDelta | Ssd
+STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
+    "short_conv": ShortConv,
+    "gated_delta": GatedDelta,
+    "ssd": Ssd,
+}
+
+
+@dataclass(frozen=True)
+class Gated:
+    """down(activation(gate x) * up x)."""
+
+    size: int
+    bias: bool = False  # of gate, up and down
+    activation: str = "silu"  # one of FFN_CURVES
+    down_bias: bool = False  # of down only; gate and up have none
+    limit: float = 0.0  # of "xielu"
+    alpha: float = 0.0  # of "xielu"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """down(activation(up x))."""
+
+    size: int
+    bias: bool = False  # of up and down
+    activation: str = "gelu"  # one of FFN_CURVES
+    down_bias: bool = False  # of down only; up has none
+    limit: float = 0.0  # of "xielu"
+    alpha: float = 0.0  # of "xielu"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A router that chooses some of many FFNs for each token, and perhaps a shared FFN.
+
+    Each expert, the shared one too, is down(activation(gate x, up x)), or if not ``gated``
+    down(activation(up x)).
+    """
+
+    n: int
+    n_used: int
+    size: int
+    router: str  # one of ROUTERS
+    router_bias: bool = False  # added to the router's logits
+    choice_bias: bool = False  # added to the scores only to choose
+    groups: int = 1  # groups of experts; only the best ones, by their two best scores, are eligible
+    groups_used: int = 1
+    groups_by_best: bool = False  # a group counts by its best score only
+    renormalize: bool = False  # chosen weights are divided by their sum ...
+    denominator_eps: float = 0.0  # ... plus this
+    denominator_least: float = 0.0  # ... which is at least this
+    scale: float = 1.0  # of the weights, after all that
+    activation: str = "silu"  # one of CURVES, or "clamped" if gated
+    limit: float = 0.0  # of "clamped"
+    alpha: float = 0.0  # of "clamped"
+    bias: bool = False  # of all experts' matrices
+    down_bias: bool = False  # one for all experts, added to their weighted sum
+    shared_size: int = 0  # size of the shared expert; 0: none
+    shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
+    gated: bool = True
+    # Router, experts and shared expert each read their own norm of x. The shared result, and the
+    # sum of the other experts, are normalized before they are added. Experts' weights are
+    # multiplied by a number of each expert, last.
+    own_norms: bool = False
+
+
+FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
+    "gated": Gated,
+    "plain": Plain,
+    "experts": Experts,
+}
+
+# softmax of all logits, then the largest; the largest logits, then softmax of these; sigmoid.
+ROUTERS = ("softmax", "top_softmax", "sigmoid")
+
+# x times: sigmoid(x); the normal distribution's CDF of x; its tanh approximation; 1 if x > 0.
+# relu_squared is x^2 if x > 0. FFNs without experts may also have xIELU: alpha x^2 + x / 2 if x >
+# 0, else limit (exp(min(x, -1e-6)) - 1 - x) + x / 2.
+CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
+FFN_CURVES = (*CURVES, "xielu")
+# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
+ACTIVATIONS = (*CURVES, "clamped")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """x += attention(norm(x)); x += ffn(norm(x)); both sums times ModelConfig.residual_scale.
+
+    If a norm replaces x, x = norm(x) before the addition. Layers that normalize after each addition
+    are written so: all of their norms replace, the first one is the embedding's norm, and each
+    later norm and the output norm is the one after the previous addition.
+
+    With ``result_norms``, norm(attention(...)) and norm(ffn(...)) are added, by norms of their own;
+    not with experts, not with biases of attention's output, of down or of norms, and not with a
+    residual_scale. With ``no_input_norms`` as well, attention and ffn read x itself.
+
+    A layer with a state has it in place of attention or beside it. Beside it, both read the same
+    norm(x), and attention's result is added first. A layer has at least one of the three parts.
+
+    If ``wiring`` is not "in_turn", attention and ffn both read the same x and attention is added
+    first; with "parallel_one_norm" both read the same norm(x).
+
+    A last layer with ``mtp`` is a head that predicts the token after next. Its x at token t is
+    projection(norm(embedding of t), norm(h)). h is the model's row before t after the output norm,
+    or, where the head made that row itself, after the head's own norm. The head attends to its own
+    rows, from the second token on. The model's output matrix makes its logits.
+    """
+
+    attention: Attention | None
+    ffn: Gated | Plain | Experts | None
+    attn_norm_replaces: bool = False
+    ffn_norm_replaces: bool = False
+    result_norms: bool = False
+    state: State | None = None
+    no_input_norms: bool = False
+    wiring: str = "in_turn"  # one of WIRINGS
+    output_scale: float = 1.0  # multiplies x at the end of the layer
+    mtp: bool = False
+
+
+WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
+# RMSNorm; or LayerNorm, with a bias if ModelConfig.norm_bias is set.
+NORMS = ("rms", "layer")
+# The result of a text: each of its rows; their mean; the first one; the last one.
+POOLINGS = ("none", "mean", "cls", "last")
+# Activations of dense heads.
+DENSE_CURVES = (*CURVES, "tanh", "identity")
+MAX_DENSE = 4
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A dense head for pooled rows: activation(W x + bias), then perhaps a norm."""
+
+    outputs: int
+    bias: bool = False
+    activation: str = "identity"  # one of DENSE_CURVES
+    norm: bool = False
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a model without logits makes embeddings or scores from its rows."""
+
+    kind: str = "mean"  # one of POOLINGS
+    normalize: bool = False  # results are scaled to Euclidean length 1
+    dense: tuple[Dense, ...] = ()  # at most MAX_DENSE
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model and the constants of its forward step."""
+
+    architecture: str  # its family's name, for people and writers of files
+    hidden_size: int
+    vocab_size: int
+    context_length: int
+    rms_norm_eps: float  # of norms of either kind
+    tied_embeddings: bool
+    ropes: tuple[Rope, ...]
+    layers: tuple[Layer, ...]
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0  # multiplies logits
+    norm: str = "rms"  # one of NORMS, for all norms but those of Q and K
+    norm_bias: bool = False
+    pooling: Pooling | None = None  # None: the model makes logits
+    logit_softcap: float = 0.0  # logits become cap * tanh(logit / cap); 0: unchanged
+    output_bias: bool = False  # added to logits
+    # P, or 0. Each layer has P values for a token: its part of e = (norm(p / sqrt(hidden_size)) + t
+    # * sqrt(P)) / sqrt(2). p is a projection of the first layer's x, and t is the token's row in a
+    # table. After its FFN the layer adds norm(out(activation(gate x) * e)), with its FFN's
+    # activation.
+    per_layer_size: int = 0
+    # Rows added to the embedding, by position and, in pooled models, by token type.
+    learned_positions: bool = False
+    n_token_types: int = 0
+    # Factors by which the family has multiplied rows of its matrices at loading, in its own order;
+    # adapters were trained without them. None: none, or unknown.
+    row_multipliers: tuple[float, ...] | None = None
+
+    def for_context(self, longest: int) -> ModelConfig:
+        """Return the program for texts of up to ``longest`` tokens, whose angles may differ."""
+        return replace(self, ropes=tuple(rope.for_context(longest) for rope in self.ropes))
+
+    @property
+    def is_for_short_context(self) -> bool:
+        """Whether its angles are valid only up to LongRoPE's original context."""
+        return any(
+            rope.short_context is not None and rope.factors == rope.short_factors
+            for rope in self.ropes
+        )
+
+    @property
+    def n_layers(self) -> int:
+        """The number of layers, a multi-token prediction head included."""
+        return len(self.layers)
+
+    @property
+    def heads(self) -> Attention:
+        """The attention of the first layer that has one."""
+        return next(one.attention for one in self.layers if one.attention is not None)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether a sequence keeps more than keys and values.
+
+        That is states of layers, or the row from which a multi-token prediction head starts.
+        """
+        return self.has_mtp or any(layer.state is not None for layer in self.layers)
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether the last layer is a multi-token prediction head."""
+        return self.layers[-1].mtp
+
+    def ffn_size(self, layer: int) -> int:
+        """The inner size of a layer's FFN, or of each of its experts; 0 without an FFN."""
+        ffn = self.layers[layer].ffn
+        return 0 if ffn is None else ffn.size
+
+    @property
+    def sliding_window(self) -> int | None:
+        """The largest window of all layers in tokens; None if a layer has none."""
+        windows = [one.attention.window for one in self.layers if one.attention is not None]
+        known = [window for window in windows if window is not None]
+        return max(known) if windows and len(known) == len(windows) else None

@@ -1,0 +1,1 @@
+"""From a path or a name to a checkpoint."""

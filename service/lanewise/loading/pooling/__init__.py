@@ -1,0 +1,1 @@
+"""Embedders and rerankers: pooling, heads, modules."""

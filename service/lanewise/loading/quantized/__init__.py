@@ -1,0 +1,1 @@
+"""Tensors that checkpoints hold quantized in ways of their own."""
