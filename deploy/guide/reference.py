@@ -193,7 +193,7 @@ def page_of(endpoint: Endpoint) -> str:
 
 def endpoint_lines(page: str) -> Iterator[str]:
     """The endpoints of a dialect, the fields of each, and what has the same form in all."""
-    every: Mapping[str, Any] = describe("0").openapi()["components"]["schemas"]
+    every: Mapping[str, Any] = describe("0")["components"]["schemas"]
     endpoints = [one for one in ENDPOINTS if page_of(one) == page and one.method != "HEAD"]
     yield "| endpoint | body | what it does |"
     yield "|---|---|---|"

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from lanewise.loading.base.blocks import IQ4_NL_TABLE
 from lanewise_quantizer.planes import chained, pack_plane, unpack_plane
 
 SEGMENT = 128  # inputs that share an activation scale, and after which a trellis starts again
@@ -136,7 +137,6 @@ def float_parts(code: int) -> tuple[int, int]:
     return sign * (4 + mantissa << exponent - 3), 0
 
 
-IQ4_NL_TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_TABLE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # E2M1, doubled
 
 _F16, _I8 = (Scale.F16, Super.NONE), (Scale.I8, Super.BLOCK)

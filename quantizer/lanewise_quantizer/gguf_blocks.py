@@ -1,55 +1,20 @@
-"""GGUF's blocks of every integer type there and back; no bit of a block is lost.
+"""GGUF's blocks of every integer type there and back; no bit of a block is lost."""
 
-The order of codes within a block follows one rule: ``width`` bytes hold the lowest bits of the
-first ``width`` inputs, above them the bits of the next, and so on; then come the next bytes.
-"""
-
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType
+from lanewise.loading.base.blocks import LAYOUTS as OF_GGUF
+from lanewise.loading.base.blocks import Layout, numbers_of
+from lanewise.loading.base.formats import TensorType
+from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Minimum, Scale, Super
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-
-@dataclass(frozen=True)
-class Layout:
-    """A block: its fields in order, and the widths of its low and high codes."""
-
-    inputs: int
-    fields: tuple[tuple[str, str, int], ...]  # name, numpy type, elements
-    low_width: int
-    high_width: int = 0
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The numpy type of a block."""
-        return np.dtype([(name, kind, (n,)) for name, kind, n in self.fields])
-
-
-_D, _M = ("d", "<f2", 1), ("m", "<f2", 1)
-_K_SCALES = ("scales", "u1", 12)
-LAYOUTS: dict[str, Layout] = {
-    "q4_0": Layout(32, (_D, ("low", "u1", 16)), 16),
-    "q4_1": Layout(32, (_D, _M, ("low", "u1", 16)), 16),
-    "q5_0": Layout(32, (_D, ("high", "u1", 4), ("low", "u1", 16)), 16, 1),
-    "q5_1": Layout(32, (_D, _M, ("high", "u1", 4), ("low", "u1", 16)), 16, 1),
-    "q8_0": Layout(32, (_D, ("low", "u1", 32)), 32),
-    "q2_k": Layout(256, (("scales", "u1", 16), ("low", "u1", 64), _D, _M), 32),
-    "q3_k": Layout(256, (("high", "u1", 32), ("low", "u1", 64), _K_SCALES, _D), 32, 32),
-    "q4_k": Layout(256, (_D, _M, _K_SCALES, ("low", "u1", 128)), 32),
-    "q5_k": Layout(256, (_D, _M, _K_SCALES, ("high", "u1", 32), ("low", "u1", 128)), 32, 32),
-    "q6_k": Layout(256, (("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), _D), 64, 32),
-    "iq4_nl": Layout(32, (_D, ("low", "u1", 16)), 16),
-    "iq4_xs": Layout(
-        256, (_D, ("scales_high", "<u2", 1), ("scales_low", "u1", 4), ("low", "u1", 128)), 16
-    ),
-    "mxfp4": Layout(32, (("scales", "u1", 1), ("low", "u1", 16)), 16),
-}
+LAYOUTS = {kind.name.lower(): layout for kind, layout in OF_GGUF.items()}
+LAYOUTS["mxfp4"] = Layout((("scales", "u1", 1), ("low", "u1", 16)), (4, 16))
 
 
 def block_inputs(kind: CodedType) -> int:
@@ -74,9 +39,7 @@ def decode_blocks(kind: CodedType, data: Array, cols: int) -> CodedMatrix:
         )
     rows = data.shape[0]
     blocks = np.ascontiguousarray(data).view(layout.dtype)  # [rows, blocks of a row]
-    codes: Array = _spread(blocks["low"], kind.low, layout.low_width)
-    if kind.high:
-        codes |= _spread(blocks["high"], kind.high, layout.high_width) << np.uint8(kind.low)
+    codes = layout.codes(blocks)
     if kind.name == "q8_0":
         codes ^= 128
     parts = {name: part.reshape(rows, -1) for name, part in _decode_scales(kind, blocks).items()}
@@ -95,9 +58,9 @@ def encode_blocks(matrix: CodedMatrix) -> Bytes:
     codes = matrix.codes.reshape(rows, n_blocks, layout.inputs)
     if kind.name == "q8_0":
         codes = codes ^ 128
-    blocks["low"] = _gather(codes & np.uint8((1 << kind.low) - 1), kind.low, layout.low_width)
+    blocks["low"] = _gather(codes & np.uint8((1 << kind.low) - 1), *layout.low)
     if kind.high:
-        blocks["high"] = _gather(codes >> np.uint8(kind.low), kind.high, layout.high_width)
+        blocks["high"] = _gather(codes >> np.uint8(kind.low), *layout.high)
     for name, part in _encode_scales(matrix).items():
         blocks[name] = part.reshape(rows, n_blocks, -1)
     return blocks.view(np.uint8)
@@ -109,16 +72,8 @@ def _check_cols(kind: CodedType, cols: int) -> None:
         raise ValueError(f"{kind.name}: rows of {cols} inputs; accepted: multiples of {inputs}")
 
 
-def _spread(data: Bytes, bits: int, width: int) -> Bytes:
-    """Codes [..., n] of ``bits`` each from bytes [..., n * bits / 8]."""
-    parts = data.reshape(*data.shape[:-1], -1, 1, width)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    codes: Bytes = parts >> shifts & np.uint8((1 << bits) - 1)
-    return codes.reshape(*data.shape[:-1], -1)
-
-
 def _gather(codes: Bytes, bits: int, width: int) -> Bytes:
-    """What :func:`_spread` undoes."""
+    """Bytes of codes, in the order that :mod:`lanewise.loading.base.blocks` takes them out."""
     parts = codes.reshape(*codes.shape[:-1], -1, 8 // bits, width)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     joined: Bytes = np.bitwise_or.reduce(parts << shifts, axis=-2)
@@ -130,25 +85,19 @@ def _decode_scales(kind: CodedType, blocks: Array) -> dict[str, Array]:
     if kind.name == "mxfp4":
         return {"scales": blocks["scales"].copy()}
     d = blocks["d"].copy()
-    if kind.name in ("q4_1", "q5_1"):  # GGUF adds its minimum
+    if kind.minimum is Minimum.F16:  # which GGUF adds
         return {"scales": d, "minimums": -blocks["m"]}
-    if kind.name == "q2_k":
-        minimum = blocks["m"].copy()
-        return {"scales": blocks["scales"].copy(), "super_scales": d, "super_minimums": minimum}
-    if kind.name == "q6_k":
-        return {"scales": blocks["scales"].copy(), "super_scales": d}
-    if kind.name == "q3_k":
-        return {"scales": _decode_q3_scales(blocks["scales"]), "super_scales": d}
-    if kind.name == "iq4_xs":
-        low = _spread(blocks["scales_low"], 4, 1)
-        high = blocks["scales_high"] >> np.arange(0, 16, 2, dtype=np.uint16) & 3
-        numbers = (low | high.astype(np.uint8) << 4).astype(np.int8) - np.int8(32)
-        return {"scales": numbers, "super_scales": d}
-    if kind.name in ("q4_k", "q5_k"):
-        scales, minimums = _decode_k_scales(blocks["scales"])
-        supers = {"super_scales": d, "super_minimums": blocks["m"].copy()}
-        return {"scales": scales.astype(np.int8), "minimums": minimums, **supers}
-    return {"scales": d}
+    if kind.super is Super.NONE:
+        return {"scales": d}
+    scales, minimums = numbers_of(TensorType(kind.id), blocks)
+    if kind.scale is Scale.NIBBLES:
+        scales, minimums = blocks["scales"].copy(), None
+    parts = {"scales": scales, "super_scales": d}
+    if minimums is not None:
+        parts["minimums"] = minimums
+    if kind.has_super_minimum:
+        parts["super_minimums"] = blocks["m"].copy()
+    return parts
 
 
 def _encode_scales(matrix: CodedMatrix) -> dict[str, Array]:
@@ -186,14 +135,6 @@ def _six_bits(name: str, scales: Array, offset: int) -> Bytes:
     return (scales.astype(np.int16) + offset).astype(np.uint8)
 
 
-def _decode_k_scales(q: Bytes) -> tuple[Bytes, Bytes]:
-    """8 scales and 8 minimums of six bits from the 12 bytes of Q4_K and Q5_K."""
-    first, second, third = q[..., :4], q[..., 4:8], q[..., 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
-    minimums = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
-    return scales, minimums
-
-
 def _encode_k_scales(scales: Bytes, minimums: Array) -> Bytes:
     if minimums.max(initial=0) > 63:
         raise ValueError(f"minimums up to {minimums.max()}; accepted in a block: 0 to 63")
@@ -202,13 +143,6 @@ def _encode_k_scales(scales: Bytes, minimums: Array) -> Bytes:
     second = m[:, :, 0] | m[:, :, 1] >> 4 << 6
     third = s[:, :, 1] & 15 | (m[:, :, 1] & 15) << 4
     return np.concatenate([first, second, third], axis=-1)
-
-
-def _decode_q3_scales(q: Bytes) -> npt.NDArray[np.int8]:
-    """16 scales from the 12 bytes of Q3_K: low four bits in the first eight, the rest above."""
-    low = _spread(q[..., :8], 4, 8)
-    high = _spread(q[..., 8:], 2, 4)
-    return (low | high << 4).astype(np.int8) - np.int8(32)
 
 
 def _encode_q3_scales(scales: Bytes) -> Bytes:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lanewise.loading.base.blocks import IQ4_NL_TABLE
 from lanewise_quantizer.coded import (
     E8M0_LARGEST,
-    IQ4_NL_TABLE,
     SUPER_BLOCK,
     CodedMatrix,
     CodedType,

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from lanewise.api import app
 from lanewise.api.endpoints import absent, documents, page
 from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
-from lanewise.api.http.keys import ANYBODY, Caller, Keys
+from lanewise.api.http.keys import ANYBODY, Key, Keys
 from lanewise.server.start import warn_of_visible_keys
 from lanewise.settings import Settings, SettingsError, with_keys_of_files
 from toy_server import toy_server
@@ -110,11 +110,11 @@ def test_only_a_whole_key_is_one(guarded, header, status):
 def test_callers_have_numbers_of_their_own():
     keys = Keys(("a", "b", "a"), ("c", "d"))
     found = [keys.find(b"Bearer " + key) for key in (b"a", b"b", b"c", b"d", b"e")]
-    assert found[:4] == [Caller(0, False), Caller(1, False), Caller(2, True), Caller(3, True)]
+    assert found[:4] == [Key(0, False), Key(1, False), Key(2, True), Key(3, True)]
     assert found[4] is None
     only_admins = Keys((), ("c",))
     assert only_admins.find(None) == only_admins.find(b"Bearer x") == ANYBODY
-    assert only_admins.find(b"Bearer c") == Caller(1, True)
+    assert only_admins.find(b"Bearer c") == Key(1, True)
     assert Keys((), ()).find(b"Bearer x") == ANYBODY
 
 

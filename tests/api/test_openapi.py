@@ -33,7 +33,7 @@ def server():
         yield running
 
 
-DOCUMENT = describe("0").openapi()
+DOCUMENT = describe("0")
 OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()]
 
 

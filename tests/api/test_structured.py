@@ -263,7 +263,7 @@ def test_what_cannot_be_enforced_of_a_tool_is_told_unless_it_is_strict(client, c
     properties = {"to": WRONG, "n": {"enum": [7]}}
     parameters = {"type": "object", "properties": properties, "required": ["to", "n"]}
     ask = {"messages": HELLO, "max_tokens": 300, "tool_choice": "required", "seed": 3}
-    with caplog.at_level(logging.INFO, "lanewise.api.observing.notices"):
+    with caplog.at_level(logging.INFO, "lanewise.api.observing.caller"):
         answer = client.post(CHAT, json=ask | {"tools": [NOW, tool("send", parameters)]})
     (told,) = answer.headers.get_list("x-lanewise-warning")
     assert told.startswith("tools[1].function.parameters: properties.to: the keyword 'pattern'")

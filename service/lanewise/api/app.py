@@ -52,10 +52,10 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
         logger.warning("%s %s: %s", request.method, request.url.path, error)
         return errors.response(BadRequestError(str(error)), request.url.path)
 
-    described = documents.Documents(state.version)
+    described = documents.Documents(state.version).answer
     app = Starlette(
         routes=[
-            *(KnownRoute(e.path, e.served_by(state), methods=[e.method]) for e in ENDPOINTS),
+            *(KnownRoute(e.path, e.serve, methods=[e.method]) for e in ENDPOINTS),
             *(KnownRoute(path, described, methods=["GET"]) for path in documents.PATHS),
             *(KnownRoute(path, page.answer, methods=["GET"]) for path in page.FILES),
             *(KnownRoute(path, guide.answer, methods=["GET"]) for path in guide.ROUTES),
@@ -93,6 +93,7 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
         },
         lifespan=lifespan,
     )
+    app.state.server = state
     app.router.redirect_slashes = False
     health.count_readiness(state)
     return app

@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ValidationError
-from starlette.responses import JSONResponse, Response
 
 # A message may name what a request brought, which may be megabytes.
 MAX_MESSAGE = 2000
@@ -65,10 +64,6 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
-
-    def response(self) -> Response:
-        """The error as an HTTP answer."""
-        return JSONResponse(self.body(), self.status, self.headers)
 
     def event(self) -> bytes:
         """The error as an event of a stream that has already begun."""

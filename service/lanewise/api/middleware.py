@@ -21,8 +21,7 @@ from lanewise.api.http.error_forms import ErrorForms
 from lanewise.api.http.keys import ANYBODY, Keys
 from lanewise.api.http.refusals import PROBED
 from lanewise.api.http.web_pages import WebPages
-from lanewise.api.observing.notices import notice_headers
-from lanewise.api.observing.record import Record
+from lanewise.api.observing.caller import Caller
 from lanewise.api.observing.tracing import Tracer
 
 logger = logging.getLogger(__name__)
@@ -75,14 +74,17 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])
-        scope["path"] = self._canonical(scope["path"])
         request_id = _request_id(given.get(b"x-request-id"))
         began = time.monotonic()
         status = 0
+        key = self._keys.find(given.get(b"authorization"), given.get(b"x-api-key"))
+        caller = Caller(*(key or ANYBODY), scope["hold"])
+        # The server's own scope stays as it was.
+        scope = {**scope, "path": self._canonical(scope["path"]), "caller": caller}
         span = None
         if self._tracer is not None:
             span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)
-            scope["trace_id"] = self._tracer.trace_id(span)
+            caller.trace_id = self._tracer.trace_id(span)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -90,7 +92,7 @@ class RequestMiddleware:
                 status = message["status"]
                 # Anthropic's clients show the second.
                 ids = [(b"x-request-id", request_id), (b"request-id", request_id)]
-                headers = [*ids, *notice_headers(scope)]
+                headers = [*ids, *caller.headers()]
                 if self._tracer is not None and span is not None:
                     headers.append(self._tracer.response_header(span))
                 message["headers"] = [*message["headers"], *headers]
@@ -101,11 +103,9 @@ class RequestMiddleware:
             await response(scope, receive, send_with_id)
 
         try:
-            caller = self._keys.find(given.get(b"authorization"), given.get(b"x-api-key"))
-            scope["client_number"], scope["is_admin"] = caller or ANYBODY
             if foreign := self._pages.refusal(given.get(b"host"), given.get(b"origin")):
                 await refuse(foreign)
-            elif caller is None and scope["path"] not in self._public:
+            elif key is None and scope["path"] not in self._public:
                 await refuse(InvalidApiKeyError("the API key is missing or wrong"))
             elif (coding := given.get(b"content-encoding", b"identity")).lower() != b"identity":
                 shown = coding[:40].decode("latin-1")
@@ -129,28 +129,29 @@ class RequestMiddleware:
                 internal = InternalError("the server made a mistake; its log has the details")
                 await refuse(internal)
         finally:
-            route = self._count(scope, status, time.monotonic() - began, request_id)
+            route = self._count(scope, caller, status, time.monotonic() - began, request_id)
             if self._tracer is not None and span is not None:
-                self._tracer.end(span, route, status, scope.get("record"))
+                self._tracer.end(span, route, status, caller.record)
 
-    def _count(self, scope: Scope, status: int, seconds: float, request_id: bytes) -> str:
+    def _count(
+        self, scope: Scope, caller: Caller, status: int, seconds: float, request_id: bytes
+    ) -> str:
         """Count and log a request; the path of its endpoint."""
         route = scope.get("route")
         handler = getattr(route, "path", "none")  # never the raw path: it may be anything
         method = _method(scope)
         self._requests.labels(method, handler, str(status)).inc()
-        trace_id = scope.get("trace_id")
-        example = None if trace_id is None else {"trace_id": trace_id}
+        example = None if caller.trace_id is None else {"trace_id": caller.trace_id}
         self._seconds.labels(method, handler).observe(seconds, example)
         level = logging.DEBUG if handler in PROBED else logging.INFO
         path, name = scope["path"][:LOGGED_PATH], request_id.decode()
-        record: Record | None = scope.get("record")
+        record = caller.record
         fields: dict[str, object] = {
             "method": scope["method"],
             "path": path,
             "status": status,
             "seconds": round(seconds, 6),
-            "client": scope.get("client_number", 0),
+            "client": caller.number,
             **(example or {}),
             **(record.fields() if record is not None else {}),
         }

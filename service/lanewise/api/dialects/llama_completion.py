@@ -12,6 +12,8 @@ from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.events import Choice, End, Piece, Progress, Text
 from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long
+from lanewise.api.http.error_forms import ErrorForm
+from lanewise.api.openapi.other_answers import LLAMA_ERROR
 from lanewise.api.schemas import (
     MAX_BIAS,
     MAX_CHOICES,
@@ -164,6 +166,9 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"code": error.status, "message": error.message, "type": kind}}
 
 
+ERRORS = ErrorForm("LlamaServerError", LLAMA_ERROR, error_body)
+
+
 class LlamaCompletionWire:
     """An object, or a list of them where there is more than one answer; or events."""
 
@@ -311,5 +316,5 @@ LLAMA_COMPLETION = Dialect(
     ask=ask,
     wire=LlamaCompletionWire,
     progress=LlamaCompletionWire.progress,
-    error=error_body,
+    errors=ERRORS,
 )

@@ -49,5 +49,5 @@ LLAMA_INFILL = Dialect(
     ask=ask,
     wire=LlamaCompletionWire,
     progress=LlamaCompletionWire.progress,
-    error=llama_completion.error_body,
+    errors=llama_completion.ERRORS,
 )

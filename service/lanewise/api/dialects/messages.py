@@ -6,7 +6,7 @@ from typing import Any
 from lanewise.api.conversations import Message, Tool, function_tool
 from lanewise.api.dialects.messages_blocks import Block, joined
 from lanewise.api.dialects.messages_body import CountTokensRequest, MessagesRequest, ToolSpec
-from lanewise.api.dialects.messages_wire import PING, MessagesWire, error_object, status_of
+from lanewise.api.dialects.messages_wire import ERRORS, PING, MessagesWire
 from lanewise.api.generation.ask import (
     Ask,
     Constraint,
@@ -164,8 +164,7 @@ MESSAGES = Dialect(
     ask=ask,
     wire=MessagesWire,
     keep_alive=PING,
-    error=error_object,
-    status=status_of,
+    errors=ERRORS,
 )
 COUNT_TOKENS = Dialect(
     name="count_message_tokens",
@@ -173,6 +172,5 @@ COUNT_TOKENS = Dialect(
     body=CountTokensRequest,
     ask=ask_to_count,
     wire=MessagesWire,
-    error=error_object,
-    status=status_of,
+    errors=ERRORS,
 )

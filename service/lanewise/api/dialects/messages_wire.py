@@ -18,9 +18,11 @@ from lanewise.api.generation.events import (
     Thinking,
 )
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
+from lanewise.api.http.error_forms import ErrorForm
+from lanewise.api.openapi.other_answers import MESSAGE_ERROR
 
 REASONS = {"stop": "end_turn", "tool_calls": "tool_use"}
-ERRORS = {
+KINDS = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -42,10 +44,13 @@ def status_of(error: ApiError) -> int:
 def error_object(error: ApiError) -> dict[str, Any]:
     """An error as clients expect it; they shorten the conversation when they find the words."""
     status, message = status_of(error), error.message
-    kind = ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     if isinstance(error, ContextLengthExceededError):
         message = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
     return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+ERRORS = ErrorForm("AnthropicError", MESSAGE_ERROR, error_object, status_of, (529,))
 
 
 def _event(name: str, members: str = "") -> str:

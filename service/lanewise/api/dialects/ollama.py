@@ -28,6 +28,8 @@ from lanewise.api.generation.events import (
 )
 from lanewise.api.generation.logprobs import ChatLogprobs
 from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
+from lanewise.api.http.error_forms import ErrorForm
+from lanewise.api.openapi.other_answers import OLLAMA_ERROR
 from lanewise.engine.base.stream import Sampled
 
 NS_PER_S = 1_000_000_000
@@ -101,6 +103,9 @@ def error_body(error: ApiError) -> dict[str, Any]:
     """An error as Ollama's clients read it."""
     missing = isinstance(error, ModelNotFoundError)
     return {"error": f"model not found: {error.message}" if missing else error.message}
+
+
+ERRORS = ErrorForm("OllamaError", OLLAMA_ERROR, error_body)
 
 
 class OllamaWire(ABC):
@@ -242,7 +247,7 @@ OLLAMA_CHAT = Dialect(
     wire=ChatWire,
     media_type="application/x-ndjson",
     keep_alive=b"",
-    error=error_body,
+    errors=ERRORS,
 )
 OLLAMA_GENERATE = Dialect(
     name="ollama_generate",
@@ -252,5 +257,5 @@ OLLAMA_GENERATE = Dialect(
     wire=GenerateWire,
     media_type="application/x-ndjson",
     keep_alive=b"",
-    error=error_body,
+    errors=ERRORS,
 )

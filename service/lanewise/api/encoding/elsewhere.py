@@ -50,17 +50,19 @@ class LlamaEmbeddingRequest(PromptFields):
 
 async def tei_embed(request: Request, state: ServerState) -> Response:
     """Vectors of texts, and nothing else."""
-    body, size = await read_request(request, state, TeiEmbedRequest)
+    call = await read_request(request, state, TeiEmbedRequest)
+    body = call.ask
     wanted = wanted_of(
         *(body, "inputs", body.inputs), dimensions=body.dimensions, normalize=body.normalize
     )
-    return await answer(wanted, lambda rows, _: f"[{','.join(rows)}]", size, request, state)
+    return await answer(call, wanted, lambda rows, _: f"[{','.join(rows)}]")
 
 
 async def ollama_embed(request: Request, state: ServerState) -> Response:
     """Vectors of texts, of length 1."""
     began = time.perf_counter_ns()
-    body, size = await read_request(request, state, OllamaEmbedRequest)
+    call = await read_request(request, state, OllamaEmbedRequest)
+    body = call.ask
     wanted = wanted_of(body, "input", body.input, dimensions=body.dimensions, normalize=True)
 
     def whole(rows: Iterator[str], n_tokens: int) -> str:
@@ -70,28 +72,28 @@ async def ollama_embed(request: Request, state: ServerState) -> Response:
         counts = f'"total_duration":{took},"load_duration":0,"prompt_eval_count":{n_tokens}'
         return f'{{"model":{model},"embeddings":[{vectors}],{counts}}}'
 
-    return await answer(wanted, whole, size, request, state)
+    return await answer(call, wanted, whole)
 
 
 async def ollama_embeddings(request: Request, state: ServerState) -> Response:
     """The vector of one text."""
-    body, size = await read_request(request, state, OllamaEmbeddingsRequest)
+    call = await read_request(request, state, OllamaEmbeddingsRequest)
+    body = call.ask
     wanted = wanted_of(body, "prompt", body.prompt)
-    return await answer(
-        wanted, lambda rows, _: f'{{"embedding":{next(rows)}}}', size, request, state
-    )
+    return await answer(call, wanted, lambda rows, _: f'{{"embedding":{next(rows)}}}')
 
 
 async def llama_embedding(request: Request, state: ServerState) -> Response:
     """Vectors of texts, each in a list of its own."""
-    body, size = await read_request(request, state, LlamaEmbeddingRequest)
+    call = await read_request(request, state, LlamaEmbeddingRequest)
+    body = call.ask
     wanted = wanted_of(body, "content", body.content, normalize=body.embd_normalize == 2)
 
     def whole(rows: Iterator[str], _: int) -> str:
         each = (f'{{"index":{index},"embedding":[{row}]}}' for index, row in enumerate(rows))
         return f"[{','.join(each)}]"
 
-    return await answer(wanted, whole, size, request, state)
+    return await answer(call, wanted, whole)
 
 
 async def tei_info(_: Request, state: ServerState) -> Response:

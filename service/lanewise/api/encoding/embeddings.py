@@ -15,6 +15,7 @@ from lanewise.api.encoding.fields import PromptFields, Texts
 from lanewise.api.encoding.vectors import answer, encoded, wanted_of, written
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.writing import dumps
 from lanewise.api.shared.state import ServerState
 
@@ -43,30 +44,28 @@ class PoolingRequest(PromptFields):
 
 async def embeddings(request: Request, state: ServerState) -> Response:
     """Vectors of texts."""
-    body, size = await read_request(request, state, EmbeddingRequest)
-    return await _answer(body, "embedding", "embedding", size, request, state)
+    call = await read_request(request, state, EmbeddingRequest)
+    return await _answer(call, "embedding", "embedding")
 
 
 async def pooling(request: Request, state: ServerState) -> Response:
     """Vectors of texts, or of their tokens."""
-    body, size = await read_request(request, state, PoolingRequest)
-    if body.task == "embed" and state.pooled.compared is not None:
+    call = await read_request(request, state, PoolingRequest)
+    if call.ask.task == "embed" and state.pooled.compared is not None:
         raise BadRequestError(
             "task: 'embed' is not what this model does; accepted: 'token_embed'", param="task"
         )
-    pooled = "none" if body.task == "token_embed" else None
-    return await _answer(body, "pooling", "data", size, request, state, pooled)
+    pooled = "none" if call.ask.task == "token_embed" else None
+    return await _answer(call, "pooling", "data", pooled)
 
 
 async def _answer(
-    body: EmbeddingRequest | PoolingRequest,
+    call: Call[EmbeddingRequest | PoolingRequest],
     kind: str,
     key: str,
-    size: int,
-    request: Request,
-    state: ServerState,
     pooling: str | None = None,
 ) -> Response:
+    body = call.ask
     wanted = wanted_of(
         *(body, "input", body.input),
         dimensions=body.dimensions,
@@ -78,10 +77,10 @@ async def _answer(
         data = ",".join(
             f'{{"object":"{kind}","index":{index},"{key}":{row}}}' for index, row in enumerate(rows)
         )
-        name = dumps(body.model or state.model_name)
+        name = dumps(body.model or call.state.model_name)
         usage = dumps({"prompt_tokens": n_tokens, "total_tokens": n_tokens})
         head = f'"id":"embd-{secrets.token_hex(12)}","created":{int(time.time())}'
         return f'{{"object":"list",{head},"data":[{data}],"model":{name},"usage":{usage}}}'
 
     write = encoded if body.encoding_format == "base64" else written
-    return await answer(wanted, whole, size, request, state, write)
+    return await answer(call, wanted, whole, write)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from lanewise.api.encoding.fields import PromptName, TextFields
 from lanewise.api.encoding.running import Wanted, check_count, inputs_of, run
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
@@ -117,13 +119,12 @@ class Scores(NamedTuple):
 
 async def rerank(request: Request, state: ServerState) -> Response:
     """Documents by how well they answer a query, the best first."""
-    body, size = await read_request(request, state, RerankRequest)
+    call = await read_request(request, state, RerankRequest)
+    body = call.ask
     check_count(body.param, body.n_candidates, state)
     texts = body.candidates
     pairs = [(body.query, text) for text in texts]
-    scores, n_tokens = await _score(
-        pairs, body, body.param, size, request, state, raw=body.raw_scores
-    )
+    scores, n_tokens = await _score(call, pairs, body.param, raw=body.raw_scores)
     order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[
         : body.top_n or None
     ]
@@ -158,12 +159,13 @@ async def rerank(request: Request, state: ServerState) -> Response:
         }
 
     make = of_tei if body.documents is None else of_others
-    return await state.workers.answer(size, lambda: dumps_long(make()))
+    return await state.workers.answer(call.size, lambda: dumps_long(make()))
 
 
 async def score(request: Request, state: ServerState) -> Response:
     """How well texts fit together."""
-    body, size = await read_request(request, state, ScoreRequest)
+    call = await read_request(request, state, ScoreRequest)
+    body = call.ask
     firsts = [body.text_1] if isinstance(body.text_1, str) else body.text_1
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     check_count("text_2", len(seconds), state)
@@ -176,7 +178,7 @@ async def score(request: Request, state: ServerState) -> Response:
             param="text_2",
         )
     pairs = list(zip(firsts, seconds, strict=True))
-    scores, n_tokens = await _score(pairs, body, "text_2", size, request, state, raw=False)
+    scores, n_tokens = await _score(call, pairs, "text_2")
 
     def make() -> Any:
         data = [
@@ -185,14 +187,15 @@ async def score(request: Request, state: ServerState) -> Response:
         ]
         return _listed("score", data, body.model, n_tokens, state)
 
-    return await state.workers.answer(size, lambda: dumps_long(make()))
+    return await state.workers.answer(call.size, lambda: dumps_long(make()))
 
 
 async def classify(request: Request, state: ServerState) -> Response:
     """The classes of texts, each with the probability that the model gives it."""
-    body, size = await read_request(request, state, ClassifyRequest)
+    call = await read_request(request, state, ClassifyRequest)
+    body = call.ask
     wanted = Wanted(inputs=inputs_of(body.input), param="input", cut=body.cut)
-    found = await run(wanted, size, request, state)
+    found = await run(call, wanted)
     pooled = state.pooled
 
     def make() -> Any:
@@ -208,26 +211,20 @@ async def classify(request: Request, state: ServerState) -> Response:
 
 
 async def _score(
-    pairs: Sequence[tuple[str, str]],
-    body: PairFields,
-    param: str,
-    size: int,
-    request: Request,
-    state: ServerState,
-    *,
-    raw: bool,
+    call: Call[PairFields], pairs: Sequence[tuple[str, str]], param: str, *, raw: bool = False
 ) -> Scores:
-    pooled = state.pooled
-    name, instruction = body.asked
+    pooled = call.state.pooled
+    name, instruction = call.ask.asked
     if instruction is not None:
         _check_instruction(name, instruction, pooled)
     if pooled.ranks:
-        asked = await state.workers.read(size, lambda: pooled.pairs(pairs, instruction))
-        wanted = Wanted(inputs=asked, param=param, cut=body.cut)
-        found = await run(wanted, size * len(pairs), request, state)
+        made = partial(pooled.pairs, pairs, instruction)
+        asked = await call.state.workers.read(call.size, made)
+        wanted = Wanted(inputs=asked, param=param, cut=call.ask.cut)
+        found = await run(call, wanted, times=len(pairs))
         values = [float(pooled.values(row.tolist())[0]) for row in found.rows]
         return Scores(values if raw else pooled.scores(values), found.n_tokens)
-    return await _cosines(pairs, body, param, size, request, state)
+    return await _cosines(call, pairs, param)
 
 
 def _check_instruction(name: str, instruction: str, pooled: PooledText) -> None:
@@ -243,19 +240,12 @@ def _check_instruction(name: str, instruction: str, pooled: PooledText) -> None:
         )
 
 
-async def _cosines(
-    pairs: Sequence[tuple[str, str]],
-    body: TextFields,
-    param: str,
-    size: int,
-    request: Request,
-    state: ServerState,
-) -> Scores:
+async def _cosines(call: Call[PairFields], pairs: Sequence[tuple[str, str]], param: str) -> Scores:
     """Of an embedder, with the prompts that it has for queries and documents.
 
     Of one that makes a vector of each token, the sums of the largest ones.
     """
-    compared = state.pooled.compared
+    pooled, compared = call.state.pooled, call.state.pooled.compared
     places = {query: at for at, query in enumerate(dict.fromkeys(first for first, _ in pairs))}
     documents = [text for _, text in pairs]
     sides = (("query", list(places), "query"), ("document", documents, param))
@@ -263,14 +253,14 @@ async def _cosines(
         Wanted(
             inputs=texts,
             param=of,
-            cut=body.cut,
-            prompt=PromptName(name if state.pooled.prompt(name) is not None else None),
+            cut=call.ask.cut,
+            prompt=PromptName(name if pooled.prompt(name) is not None else None),
             normalize=True if compared is None else None,
             are_queries=name == "query",
         )
         for name, texts, of in sides
     )
-    found = await run(queries, size, request, state, others)
+    found = await run(call, queries, others)
     fit = _cosine if compared is None else compared.score
 
     def make() -> list[float]:
@@ -279,7 +269,7 @@ async def _cosines(
             fit(found.rows[places[first]], row) for (first, _), row in zip(pairs, rows, strict=True)
         ]
 
-    return Scores(await state.workers.write(found.size, make), found.n_tokens)
+    return Scores(await call.state.workers.write(found.size, make), found.n_tokens)
 
 
 def _cosine(query: Floats, document: Floats) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from starlette.requests import Request
 
 from lanewise.api.encoding.fields import Cut, PromptName, Texts
 from lanewise.api.errors import (
@@ -17,7 +16,7 @@ from lanewise.api.errors import (
     ClientGoneError,
     ContextLengthExceededError,
 )
-from lanewise.api.generation.body import hold_of
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.delivery import to_api_error
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
@@ -67,13 +66,13 @@ def inputs_of(given: Texts) -> list[Input]:
     return [given] if isinstance(given[0], int) else list(given)
 
 
-async def run(
-    wanted: Wanted, size: int, request: Request, state: ServerState, *others: Wanted
-) -> Rows:
-    """Run texts that came in ``size`` bytes; given up when the client goes away.
+async def run(call: Call[Any], wanted: Wanted, *others: Wanted, times: int = 1) -> Rows:
+    """Run texts; given up when the client goes away.
 
-    ``others`` go with them, and their rows are after those; they are pooled alike.
+    ``others`` go with them, and their rows are after those; they are pooled alike. What the
+    request brought is in them so many ``times``.
     """
+    state, caller = call.state, call.caller
     every = (wanted, *others)
     for one in every:
         check_count(one.param, len(one.inputs), state)
@@ -98,15 +97,15 @@ async def run(
             types,
             pooling=pooling,
             normalize=wanted.normalize,
-            client=request.scope["client_number"],
+            client=caller.number,
             seen=seen,
         )
 
     async def work() -> Rows:
-        asked = await state.workers.read(size, made)
+        asked = await state.workers.read(call.size * times, made)
         n_rows = sum(map(len, asked.texts)) if pooling == "none" else len(asked.texts)
-        hold_of(request).keep(FLOAT_BYTES * n_rows * state.encoder.config.dims)
-        rows = await state.encoder.encode(asked, trace_id=request.scope.get("trace_id"))
+        call.hold.keep(FLOAT_BYTES * n_rows * state.encoder.config.dims)
+        rows = await state.encoder.encode(asked, trace_id=caller.trace_id)
         if compared is not None:
             sides = [one.are_queries for one in every for _ in one.inputs]
             rows = [
@@ -116,7 +115,7 @@ async def run(
         return Rows(rows, sum(map(len, asked.texts)))
 
     try:
-        return await while_connected(request, work())
+        return await while_connected(call.receive, work())
     except EngineError as error:
         raise to_api_error(error) from error
     finally:

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.encoding.fields import PromptFields, Texts
 from lanewise.api.encoding.running import Wanted, inputs_of, run
 from lanewise.api.errors import BadRequestError
-from lanewise.api.shared.state import ServerState
+from lanewise.api.generation.call import Call
 from lanewise.engine.scheduling.text_queue import Floats
 
 
@@ -77,21 +76,20 @@ def encoded(row: Floats) -> str:
 
 
 async def answer(
+    call: Call[PromptFields],
     wanted: Wanted,
     whole: Callable[[Iterator[str], int], str],
-    size: int,
-    request: Request,
-    state: ServerState,
     write: Callable[[Floats], str] = written,
 ) -> Response:
     """Answer what ``whole`` makes of the texts' vectors as JSON and of how many tokens they have.
 
-    The texts came in ``size`` bytes; ``write`` makes JSON of a vector.
+    ``write`` makes JSON of a vector.
     """
+    state = call.state
     _check_dimensions(wanted.dimensions, state.encoder.config.dims)
     if state.pooled.compared is not None:
         wanted = replace(wanted, are_queries=state.pooled.is_query(wanted.prompt.name))
-    found = await run(wanted, size, request, state)
+    found = await run(call, wanted)
 
     def make() -> str:
         rows = shaped(found.rows, wanted.dimensions, wanted.normalize)

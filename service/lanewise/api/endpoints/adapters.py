@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from lanewise.api.errors import BadRequestError, ForbiddenError, ModelNotFoundError
 from lanewise.api.generation.body import read_request
+from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.base.adapters import (
@@ -34,7 +35,7 @@ NOT_USABLE = "lora_path: this adapter cannot be used with this model; the server
 async def load_adapter(request: Request, state: ServerState) -> Response:
     """Load an adapter from a directory under ``lora_root`` and offer it under a name."""
     adapters, locate = _changeable(request, state)
-    body, _ = await read_request(request, state, LoadAdapterRequest)
+    body = (await read_request(request, state, LoadAdapterRequest)).ask
     if body.lora_name in state.names:
         raise BadRequestError(
             f"lora_name: {body.lora_name!r} is a name of the served model; accepted: any but"
@@ -63,7 +64,7 @@ async def load_adapter(request: Request, state: ServerState) -> Response:
 async def unload_adapter(request: Request, state: ServerState) -> Response:
     """Offer an adapter no more; requests that use it go on, and its memory is freed after them."""
     adapters, _ = _changeable(request, state)
-    body, _ = await read_request(request, state, UnloadAdapterRequest)
+    body = (await read_request(request, state, UnloadAdapterRequest)).ask
     try:
         adapters.unload(body.lora_name)
     except UnknownAdapterError as error:
@@ -78,6 +79,6 @@ def _changeable(request: Request, state: ServerState) -> tuple[Adapters, Locate]
             "adapters cannot be loaded while the server runs: it was started without"
             " --allow-runtime-lora"
         )
-    if not request.scope["is_admin"]:
+    if not caller_of(request.scope).is_admin:
         raise ForbiddenError("only an administrator's key (admin_api_key) may change adapters")
     return state.adapters, state.locate_adapter

@@ -1,27 +1,26 @@
 """Health: alive, and ready for requests only after a real one has been answered."""
 
 from prometheus_client import Gauge
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lanewise.api import warm_up
 from lanewise.api.shared.state import Phase, ServerState
 
 
-def live(state: ServerState) -> Response:
-    """200 while the engine's thread runs."""
+async def live(_: Request, state: ServerState) -> Response:
+    """Whether the engine's thread runs."""
     if state.engine.is_alive:
         return JSONResponse({"status": "ok"})
     return JSONResponse({"status": "the engine has stopped"}, 503)
 
 
-def ready(state: ServerState) -> Response:
-    """200 after the warm-up request and until the server begins to shut down.
-
-    Not while a step hangs, after nothing but failures, or while the system starts no processes
-    for conversations: others should serve what comes now. If the step ends after all, or one
-    succeeds, it is 200 again; where no request comes any more because of the 503, asking for it
-    makes the server try one of its own.
-    """
+# From the warm-up request until the server begins to shut down; not while a step hangs, after
+# nothing but failures, or while the system starts no processes for conversations: others should
+# serve what comes now. If the step ends after all, or one succeeds, it is 200 again; where no
+# request comes any more because of the 503, asking here makes the server try one of its own.
+async def ready(_: Request, state: ServerState) -> Response:
+    """Whether requests are welcome."""
     reason = why_not_ready(state)
     if reason is None:
         return JSONResponse({"status": "ready"})

@@ -13,7 +13,6 @@ from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
-from lanewise.api.observing.notices import add_notice
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
@@ -37,7 +36,8 @@ async def apply_template(request: Request, state: ServerState) -> Response:
         state.request_budgets.check_messages(body.messages)
         state.request_budgets.check_tools(functions_of(body.tools))
 
-    body, size = await read_request(request, state, ApplyTemplateRequest, check)
+    call = await read_request(request, state, ApplyTemplateRequest, check)
+    body = call.ask
     chat = Conversation(
         messages=body.messages,
         add_generation_prompt=body.add_generation_prompt,
@@ -45,10 +45,10 @@ async def apply_template(request: Request, state: ServerState) -> Response:
     )
     functions = functions_of(body.tools)
     for notice in left_out(body.tools):
-        add_notice(request.scope, notice)
+        call.caller.tell(notice)
     tools = ToolUse(listed=functions, callable=functions)
     form = form_of(chat, tools, state)
-    text, mark = await render_text(chat, size, state, request, tools, form)
+    text, mark = await render_text(call, chat, tools, form)
     return await state.workers.answer(len(text), lambda: dumps({"prompt": remove_mark(text, mark)}))
 
 

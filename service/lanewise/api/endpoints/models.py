@@ -3,6 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
 from lanewise.api.endpoints.absent import tasks
 from lanewise.api.endpoints.ollama_models import capabilities
 from lanewise.api.errors import ModelNotFoundError
@@ -20,33 +23,31 @@ REASONS = ("reasoning", "include_reasoning", "reasoning_effort")
 CALLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def list_models(state: ServerState) -> dict[str, Any]:
-    """All models: the served one first, by each of its names."""
-    return {"object": "list", "data": [_named(name, state) for name in state.model_names]}
+ANTHROPIC = "anthropic-version"  # a header that Anthropic's clients alone send
 
 
-def get_model(name: str, state: ServerState) -> dict[str, Any]:
-    """One model by its name."""
+async def list_models(request: Request, state: ServerState) -> Response:
+    """The served model and its adapters."""
+    # The served one first, by each of its names.
+    if ANTHROPIC not in request.headers:
+        data = [_named(name, state) for name in state.model_names]
+        return JSONResponse({"object": "list", "data": data})
+    data = [_of_anthropic(name, state) for name in state.model_names]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+    return JSONResponse({"data": data, "has_more": False, **ends})
+
+
+async def get_model(request: Request, state: ServerState) -> Response:
+    """The served model, if that is its name."""
+    name = request.path_params["name"]
     if name not in state.model_names:
         raise ModelNotFoundError.of(name, state.model_names)
-    return _named(name, state)
+    write = _of_anthropic if ANTHROPIC in request.headers else _named
+    return JSONResponse(write(name, state))
 
 
-def list_models_of_anthropic(state: ServerState) -> dict[str, Any]:
-    """All models, as Anthropic's clients read them: on one page."""
-    data = [model_of_anthropic(name, state) for name in state.model_names]
-    return {
-        "data": data,
-        "has_more": False,
-        "first_id": data[0]["id"],
-        "last_id": data[-1]["id"],
-    }
-
-
-def model_of_anthropic(name: str, state: ServerState) -> dict[str, Any]:
-    """One model, as Anthropic's clients read it."""
-    found = get_model(name, state)
-    created = datetime.fromtimestamp(found["created"], UTC)
+def _of_anthropic(name: str, state: ServerState) -> dict[str, Any]:
+    created = datetime.fromtimestamp(_named(name, state)["created"], UTC)
     return {
         "type": "model",
         "id": name,
@@ -57,8 +58,8 @@ def model_of_anthropic(name: str, state: ServerState) -> dict[str, Any]:
     }
 
 
-def list_models_of_lm_studio(state: ServerState) -> dict[str, Any]:
-    """All models, as clients of LM Studio read them."""
+async def list_lm_studio(_: Request, state: ServerState) -> Response:
+    """The same, as clients of LM Studio read it."""
     card, pooling = state.card, state.pooling
     can = ["tool_use"] if "tools" in capabilities(state) else []
     same = {
@@ -73,7 +74,8 @@ def list_models_of_lm_studio(state: ServerState) -> dict[str, Any]:
         "loaded_context_length": state.max_model_len,
         "capabilities": can,
     }
-    return {"object": "list", "data": [{"id": name} | same for name in state.model_names]}
+    data = [{"id": name} | same for name in state.model_names]
+    return JSONResponse({"object": "list", "data": data})
 
 
 def _named(name: str, state: ServerState) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def ollama_version(_: Request, state: ServerState) -> Response:
 
 async def ollama_show(request: Request, state: ServerState) -> Response:
     """What a model is and can do."""
-    body, _ = await read_request(request, state, ShowRequest)
+    body = (await read_request(request, state, ShowRequest)).ask
     find_adapter(body.name, state)
     template, card = state.chat_template, state.card
     family = card.architecture
@@ -79,7 +79,7 @@ def capabilities(state: ServerState) -> list[str]:
 async def ollama_pull(request: Request, state: ServerState) -> Response:
     """Success for a model that is here: scripts fetch what they are about to use."""
     try:
-        body, _ = await read_request(request, state, PullRequest)
+        body = (await read_request(request, state, PullRequest)).ask
         find_adapter(body.name, state)
     except ModelNotFoundError as error:
         raise NotSupportedError(f"{error.message}; start it with another instead") from None

@@ -1,4 +1,4 @@
-"""Every endpoint once: what the router serves and what the documentation describes."""
+"""Every endpoint once: what the router serves, and what the documentation says of it."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,11 +15,20 @@ from lanewise.api.dialects.llama_infill import LLAMA_INFILL
 from lanewise.api.dialects.messages import COUNT_TOKENS, MESSAGES
 from lanewise.api.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
-from lanewise.api.dialects.responses import endpoints as responses
 from lanewise.api.dialects.responses.compacting import CompactRequest
+from lanewise.api.dialects.responses.endpoints import (
+    cancel_response,
+    compact_response,
+    count_input_tokens,
+    create_response,
+    delete_response,
+    get_response,
+    list_input_items,
+)
 from lanewise.api.dialects.responses.schema import ResponsesRequest
-from lanewise.api.encoding import elsewhere, embeddings, ranking
-from lanewise.api.endpoints import adapters, health, llama_server, models, ollama_models, tokenize
+from lanewise.api.encoding import elsewhere, ranking
+from lanewise.api.encoding.embeddings import EmbeddingRequest, PoolingRequest, embeddings, pooling
+from lanewise.api.endpoints import adapters, llama_server
 from lanewise.api.endpoints.absent import (
     MODEL,
     NEVER,
@@ -33,42 +42,65 @@ from lanewise.api.endpoints.absent import (
     reason_of,
     refusal_of,
 )
-from lanewise.api.endpoints.tokenize import DetokenizeRequest, TokenizeRequest
-from lanewise.api.errors import ApiError
+from lanewise.api.endpoints.health import live, ready
+from lanewise.api.endpoints.models import get_model, list_lm_studio, list_models
+from lanewise.api.endpoints.ollama_models import (
+    ELSEWHERE,
+    ollama_ps,
+    ollama_pull,
+    ollama_show,
+    ollama_tags,
+    ollama_version,
+)
+from lanewise.api.endpoints.tokenize import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenize,
+    tokenize,
+    tokenizer_info,
+)
 from lanewise.api.generation import path
 from lanewise.api.generation.dialect import Dialect
-from lanewise.api.http.error_forms import ErrorForms, Refusal
-from lanewise.api.schemas import (
-    LoadAdapterRequest,
-    UnloadAdapterRequest,
-)
+from lanewise.api.http.error_forms import OPENAI, ErrorForm, ErrorForms
+from lanewise.api.openapi import openai_answers as openai
+from lanewise.api.openapi import other_answers as other
+from lanewise.api.openapi import pooled_answers as pooled
+from lanewise.api.openapi.answers import NDJSON, OF_BODIES, Answer
+from lanewise.api.openapi.shapes import TEXT, Schema, either
+from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
 from lanewise.api.shared.state import ServerState
 
+Body = type[BaseModel]
+Given = Answer | Schema  # a schema: of JSON that is not streamed
+Answering = Callable[[Request, ServerState], Awaitable[Response]]
 Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
 ANSWER: Speaking = path.answer
-ANTHROPIC = "anthropic-version"  # a header that Anthropic's clients alone send
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path, what answers there, and the schema of its body.
+    """A path, what answers there, and the schemas of its body and its answer.
 
     Where API keys are configured every endpoint wants one, unless it says ``public``.
     """
 
     path: str
     summary: str
-    answer: Callable[[Request, ServerState], Awaitable[Response]]
-    body: type[BaseModel] | None = None
+    answer: Answering
+    gives: Given | None = None  # None: nothing but errors
+    body: Body | None = None
     public: bool = False
     verb: str | None = None  # where the body does not say it
-    refusal: Refusal = ApiError.response  # how errors look, here and below this path
+    errors: ErrorForm = OPENAI  # here and below this path
+    also: tuple[int, ...] = ()  # statuses of errors that its fields do not tell
     is_missing: bool = False  # it does nothing but say why it does nothing
     speaks: bool = False  # it answers in a dialect
     unless: Absent | None = None  # what is said where the model is not of the kind for it
 
     @classmethod
-    def speaking(cls, path_: str, dialect: Dialect[Any], do: Speaking = ANSWER) -> Self:
+    def speaking(
+        cls, path_: str, dialect: Dialect[Any], gives: Given, do: Speaking = ANSWER
+    ) -> Self:
         """An endpoint that answers what is asked in a dialect, or does something else with it."""
 
         async def answer(request: Request, state: ServerState) -> Response:
@@ -79,22 +111,15 @@ class Endpoint:
             path_,
             dialect.summary,
             answer,
+            gives,
             dialect.body,
-            refusal=dialect.refusal,
+            errors=dialect.errors,
             speaks=True,
             unless=NO_TEXT,
         )
 
     @classmethod
-    def missing(
-        cls,
-        path_: str,
-        name: str,
-        reason: str,
-        verb: str = "POST",
-        *,
-        refusal: Refusal = ApiError.response,
-    ) -> Self:
+    def missing(cls, path_: str, name: str, reason: str, verb: str = "POST") -> Self:
         """An endpoint of another server's that does nothing but say why it does nothing."""
 
         async def answer(_: Request, state: ServerState) -> Response:
@@ -102,64 +127,31 @@ class Endpoint:
 
         answer.__name__ = name
         answer.__doc__ = f"Not supported: {reason.replace(MODEL, 'the model')}."
-        summary = "Not supported"
-        return cls(path_, summary, answer, verb=verb, refusal=refusal, is_missing=True)
+        return cls(path_, "Not supported", answer, verb=verb, is_missing=True)
 
     @property
     def method(self) -> str:
         """The method of HTTP."""
         return self.verb or ("GET" if self.body is None else "POST")
 
-    def served_by(self, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
-        """The function that a router calls."""
+    def statuses(self, form: ErrorForm) -> list[int]:
+        """Of the errors that it may answer with, which have this form."""
+        found = {*self.also, *form.also}
+        if self.is_missing or self.unless is not None:
+            found.add(501)
+        if self.body is not None:
+            found.update(OF_BODIES)
+        if not self.public:
+            found.update((401, 503))
+        return sorted(found)
 
-        async def answer(request: Request) -> Response:
-            return await self.answer(request, state)
-
+    async def serve(self, request: Request) -> Response:
+        """What a router calls: answer, or say why a model of this kind cannot."""
+        state: ServerState = request.app.state.server
         absent = self.unless
-        if absent is None or absent.has(state.pooling):
-            return answer
-        reason = reason_of(absent, state)
-
-        async def refuse(_: Request) -> Response:
-            raise refusal_of(self.path.split("/{")[0], reason, state)
-
-        return refuse
-
-
-async def list_models(request: Request, state: ServerState) -> Response:
-    """The served model and its adapters."""
-    if ANTHROPIC in request.headers:
-        return JSONResponse(models.list_models_of_anthropic(state))
-    return JSONResponse(models.list_models(state))
-
-
-async def get_model(request: Request, state: ServerState) -> Response:
-    """The served model, if that is its name."""
-    name = request.path_params["name"]
-    if ANTHROPIC in request.headers:
-        return JSONResponse(models.model_of_anthropic(name, state))
-    return JSONResponse(models.get_model(name, state))
-
-
-async def list_lm_studio(_: Request, state: ServerState) -> Response:
-    """The same, as clients of LM Studio read it."""
-    return JSONResponse(models.list_models_of_lm_studio(state))
-
-
-async def tokenizer_info(_: Request, state: ServerState) -> Response:
-    """Special tokens and chat template."""
-    return JSONResponse(tokenize.tokenizer_info(state))
-
-
-async def live(_: Request, state: ServerState) -> Response:
-    """Whether the engine's thread runs."""
-    return health.live(state)
-
-
-async def ready(_: Request, state: ServerState) -> Response:
-    """Whether requests are welcome."""
-    return health.ready(state)
+        if absent is not None and not absent.has(state.pooling):
+            raise refusal_of(self.path.split("/{")[0], reason_of(absent, state), state)
+        return await self.answer(request, state)
 
 
 class Invocation(RootModel[ChatCompletionRequest | CompletionRequest]):
@@ -173,7 +165,7 @@ async def invocations(request: Request, state: ServerState) -> Response:
         is_chat = isinstance(data, dict) and "messages" in data
         return CHAT_COMPLETIONS if is_chat else COMPLETIONS
 
-    return await path.answer_in(request, state, by_field, ApiError.response)
+    return await path.answer_in(request, state, by_field, OPENAI)
 
 
 async def metrics(request: Request, state: ServerState) -> Response:
@@ -187,94 +179,131 @@ async def version(_: Request, state: ServerState) -> Response:
     return JSONResponse({"version": state.version})
 
 
-ELSEWHERE = ollama_models.ELSEWHERE
-LLAMAS = LLAMA_COMPLETION.refusal
-KEPT_RESPONSE = "/v1/responses/{response_id}"
+RESPONSES = "/v1/responses"
+DONE = "[DONE]"
+CHAT = Answer(openai.CHAT, openai.CHAT_CHUNK, stream_end=DONE)
+COMPLETION = Answer(openai.COMPLETION, openai.COMPLETION_CHUNK, stream_end=DONE)
+EITHER = Answer(
+    either(openai.CHAT, openai.COMPLETION),
+    either(openai.CHAT_CHUNK, openai.COMPLETION_CHUNK),
+    stream_end=DONE,
+)
+RESPONSE = Answer(openai.RESPONSE, openai.RESPONSE_EVENT)
+MESSAGE = Answer(other.MESSAGE, other.MESSAGE_EVENT)
+LLAMA_TEXT = Answer(other.LLAMA_COMPLETIONS, other.LLAMA_COMPLETION)
+IN_WORDS = Answer(TEXT, whole_type="text/plain; charset=utf-8")
+METRICS = Answer(TEXT, whole_type="text/plain; version=0.0.4; charset=utf-8")
+ANY_MODELS = either(openai.MODELS, other.MODELS_OF_ANTHROPIC)
+ANY_MODEL = either(openai.MODEL, other.MODEL_OF_ANTHROPIC)
+# What is not well is said in the same words.
+HEALTH = ErrorForm("Health", openai.STATUS, also=(503,))
+
+
+def _lines(of: Schema) -> Answer:
+    return Answer(of, of, NDJSON)
+
+
+def _items(below: str, summary: str, answer: Answering, gives: Given, body: Body) -> Endpoint:
+    path_ = RESPONSES + below
+    return Endpoint(path_, summary, answer, gives, body, speaks=True, unless=NO_TEXT)
+
+
+def _kept(
+    below: str, summary: str, answer: Answering, gives: Given | None, verb: str | None = None
+) -> Endpoint:
+    path_ = RESPONSES + "/{response_id}" + below
+    return Endpoint(path_, summary, answer, gives, verb=verb, also=(400, 404))
+
+
+def _rank(path_: str) -> Endpoint:
+    answer, body = ranking.rerank, ranking.RerankRequest
+    return Endpoint(path_, "Rank documents", answer, pooled.RANKED, body, unless=NO_RANKING)
 
 
 def _vectors(
-    path_: str,
-    answer: Callable[[Request, ServerState], Awaitable[Response]],
-    body: type[BaseModel],
-    refusal: Refusal = ApiError.response,
+    path_: str, answer: Answering, gives: Schema, body: Body, errors: ErrorForm = OPENAI
 ) -> Endpoint:
-    return Endpoint(path_, "Vectors of texts", answer, body, refusal=refusal, unless=NO_VECTORS)
+    summary = "Vectors of texts"
+    return Endpoint(path_, summary, answer, gives, body, errors=errors, unless=NO_VECTORS)
+
+
+def _probe(path_: str, answer: Answering, verb: str = "GET") -> Endpoint:
+    summary = "Alive?" if answer is live else "Ready for requests?"
+    gives = openai.STATUS
+    return Endpoint(path_, summary, answer, gives, public=True, verb=verb, errors=HEALTH)
 
 
 ENDPOINTS = (
-    Endpoint.speaking("/v1/completions", COMPLETIONS),
-    Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS),
-    Endpoint(
-        "/v1/responses",
-        "Answer a conversation of items",
-        responses.create_response,
-        ResponsesRequest,
-        speaks=True,
-        unless=NO_TEXT,
-    ),
-    Endpoint(
-        "/v1/responses/compact",
+    Endpoint.speaking("/v1/completions", COMPLETIONS, COMPLETION),
+    Endpoint.speaking("/v1/chat/completions", CHAT_COMPLETIONS, CHAT),
+    _items("", "Answer a conversation of items", create_response, RESPONSE, ResponsesRequest),
+    _items(
+        "/compact",
         "Make a conversation of items shorter",
-        responses.compact_response,
+        compact_response,
+        openai.COMPACTED,
         CompactRequest,
-        speaks=True,
-        unless=NO_TEXT,
     ),
-    Endpoint(
-        "/v1/responses/input_tokens",
+    _items(
+        "/input_tokens",
         "Count the tokens of a conversation of items",
-        responses.count_input_tokens,
+        count_input_tokens,
+        openai.INPUT_TOKENS,
         ResponsesRequest,
-        speaks=True,
-        unless=NO_TEXT,
     ),
-    Endpoint(KEPT_RESPONSE, "A response that is kept", responses.get_response),
-    Endpoint(KEPT_RESPONSE, "Keep it no longer", responses.delete_response, verb="DELETE"),
-    Endpoint(f"{KEPT_RESPONSE}/input_items", "What it answers", responses.list_input_items),
-    Endpoint(f"{KEPT_RESPONSE}/cancel", "A clear no", responses.cancel_response, verb="POST"),
-    Endpoint.speaking("/v1/messages", MESSAGES),
-    Endpoint.speaking("/v1/messages/count_tokens", COUNT_TOKENS, path.count),
-    Endpoint("/tokenize", "Text or messages to token ids", tokenize.tokenize, TokenizeRequest),
-    Endpoint("/detokenize", "Token ids to text", tokenize.detokenize, DetokenizeRequest),
-    Endpoint("/v1/models", "The served model and its adapters", list_models),
-    Endpoint("/v1/models/{name:path}", "One model", get_model),
-    Endpoint("/api/v0/models", "The models, in LM Studio's words", list_lm_studio),
+    _kept("", "A response that is kept", get_response, RESPONSE),
+    _kept("", "Keep it no longer", delete_response, openai.DELETED, "DELETE"),
+    _kept("/input_items", "What it answers", list_input_items, openai.ITEM_LIST),
+    _kept("/cancel", "A clear no", cancel_response, None, "POST"),
+    Endpoint.speaking("/v1/messages", MESSAGES, MESSAGE),
+    Endpoint.speaking("/v1/messages/count_tokens", COUNT_TOKENS, other.MESSAGE_TOKENS, path.count),
+    Endpoint(
+        "/tokenize", "Text or messages to token ids", tokenize, openai.TOKENS, TokenizeRequest
+    ),
+    Endpoint("/detokenize", "Token ids to text", detokenize, openai.DETOKENIZED, DetokenizeRequest),
+    Endpoint("/v1/models", "The served model and its adapters", list_models, ANY_MODELS),
+    Endpoint("/v1/models/{name:path}", "One model", get_model, ANY_MODEL, also=(404,)),
+    Endpoint(
+        "/api/v0/models",
+        "The models, in LM Studio's words",
+        list_lm_studio,
+        openai.MODELS_OF_LM_STUDIO,
+    ),
     Endpoint(
         "/v1/load_lora_adapter",
         "Load a LoRA adapter and offer it as a model",
         adapters.load_adapter,
+        IN_WORDS,
         LoadAdapterRequest,
+        also=(403, 409),
     ),
     Endpoint(
         "/v1/unload_lora_adapter",
         "Offer a LoRA adapter no more",
         adapters.unload_adapter,
+        IN_WORDS,
         UnloadAdapterRequest,
+        also=(403, 409),
     ),
-    Endpoint("/tokenizer_info", "Special tokens and chat template", tokenizer_info),
+    Endpoint(
+        "/tokenizer_info", "Special tokens and chat template", tokenizer_info, openai.TOKENIZER
+    ),
     # What models that are pooled do.
-    _vectors("/v1/embeddings", embeddings.embeddings, embeddings.EmbeddingRequest),
+    _vectors("/v1/embeddings", embeddings, pooled.EMBEDDINGS, EmbeddingRequest),
     Endpoint(
         "/pooling",
         "Vectors of texts, or of their tokens",
-        embeddings.pooling,
-        embeddings.PoolingRequest,
+        pooling,
+        pooled.POOLED,
+        PoolingRequest,
         unless=NO_ROWS,
     ),
-    *(
-        Endpoint(
-            path_,
-            "Rank documents",
-            ranking.rerank,
-            ranking.RerankRequest,
-            unless=NO_RANKING,
-        )
-        for path_ in ("/v1/rerank", "/v2/rerank", "/v1/reranking")
-    ),
+    *(_rank(path_) for path_ in ("/v1/rerank", "/v2/rerank", "/v1/reranking")),
     Endpoint(
         "/v1/score",
         "How well texts fit together",
         ranking.score,
+        pooled.SCORES,
         ranking.ScoreRequest,
         unless=NO_RANKING,
     ),
@@ -282,62 +311,90 @@ ENDPOINTS = (
         "/classify",
         "Classes of texts",
         ranking.classify,
+        pooled.CLASSES,
         ranking.ClassifyRequest,
         unless=NO_CLASSES,
     ),
     # text-embeddings-inference.
-    _vectors("/embed", elsewhere.tei_embed, elsewhere.TeiEmbedRequest),
-    Endpoint("/info", "What the model is", elsewhere.tei_info, unless=NOT_POOLED),
+    _vectors("/embed", elsewhere.tei_embed, pooled.VECTORS, elsewhere.TeiEmbedRequest),
+    Endpoint("/info", "What the model is", elsewhere.tei_info, pooled.INFO, unless=NOT_POOLED),
     # Ollama's API.
-    Endpoint.speaking("/api/chat", OLLAMA_CHAT),
-    Endpoint.speaking("/api/generate", OLLAMA_GENERATE),
-    Endpoint("/api/tags", "The models, in Ollama's words", ollama_models.ollama_tags),
-    Endpoint("/api/ps", "The same, for all are in memory", ollama_models.ollama_ps),
-    Endpoint("/api/show", "What a model can do", ollama_models.ollama_show, ShowRequest),
-    Endpoint("/api/version", "The version of Ollama's API", ollama_models.ollama_version),
-    Endpoint("/api/pull", "Success if it is here", ollama_models.ollama_pull, PullRequest),
+    Endpoint.speaking("/api/chat", OLLAMA_CHAT, _lines(other.OLLAMA_CHAT)),
+    Endpoint.speaking("/api/generate", OLLAMA_GENERATE, _lines(other.OLLAMA_GENERATE)),
+    Endpoint("/api/tags", "The models, in Ollama's words", ollama_tags, other.OLLAMA_MODELS),
+    Endpoint("/api/ps", "The same, for all are in memory", ollama_ps, other.OLLAMA_MODELS),
+    Endpoint("/api/show", "What a model can do", ollama_show, other.OLLAMA_MODEL, ShowRequest),
+    Endpoint("/api/version", "The version of Ollama's API", ollama_version, openai.VERSION),
+    Endpoint(
+        "/api/pull",
+        "Success if it is here",
+        ollama_pull,
+        _lines(other.OLLAMA_STATUS),
+        PullRequest,
+        also=(501,),
+    ),
     Endpoint.missing("/api/create", "ollama_create", ELSEWHERE),
     Endpoint.missing("/api/push", "ollama_push", ELSEWHERE),
     Endpoint.missing("/api/copy", "ollama_copy", ELSEWHERE),
     Endpoint.missing("/api/delete", "ollama_delete", ELSEWHERE, "DELETE"),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_create_blob", ELSEWHERE),
     Endpoint.missing("/api/blobs/{name:path}", "ollama_find_blob", ELSEWHERE, "HEAD"),
-    _vectors("/api/embed", elsewhere.ollama_embed, elsewhere.OllamaEmbedRequest),
-    _vectors("/api/embeddings", elsewhere.ollama_embeddings, elsewhere.OllamaEmbeddingsRequest),
+    _vectors(
+        "/api/embed", elsewhere.ollama_embed, pooled.OLLAMA_VECTORS, elsewhere.OllamaEmbedRequest
+    ),
+    _vectors(
+        "/api/embeddings",
+        elsewhere.ollama_embeddings,
+        pooled.OLLAMA_VECTOR,
+        elsewhere.OllamaEmbeddingsRequest,
+    ),
     # llama.cpp's server.
-    Endpoint.speaking("/completion", LLAMA_COMPLETION),
-    Endpoint.speaking("/infill", LLAMA_INFILL),
-    Endpoint("/props", "What the server is", llama_server.props),
+    Endpoint.speaking("/completion", LLAMA_COMPLETION, LLAMA_TEXT),
+    Endpoint.speaking("/infill", LLAMA_INFILL, LLAMA_TEXT),
+    Endpoint("/props", "What the server is", llama_server.props, other.PROPS),
     Endpoint(
-        "/slots", "Sequences that run at once", llama_server.slots, refusal=LLAMAS, unless=NO_TEXT
+        "/slots",
+        "Sequences that run at once",
+        llama_server.slots,
+        other.SLOTS,
+        errors=LLAMA_COMPLETION.errors,
+        unless=NO_TEXT,
     ),
     Endpoint(
         "/apply-template",
         "Messages to the text that the model gets",
         llama_server.apply_template,
+        other.TEMPLATED,
         llama_server.ApplyTemplateRequest,
-        refusal=LLAMAS,
+        errors=LLAMA_COMPLETION.errors,
         unless=NO_TEXT,
     ),
-    _vectors("/embedding", elsewhere.llama_embedding, elsewhere.LlamaEmbeddingRequest, LLAMAS),
+    _vectors(
+        "/embedding",
+        elsewhere.llama_embedding,
+        pooled.LLAMA_VECTORS,
+        elsewhere.LlamaEmbeddingRequest,
+        LLAMA_COMPLETION.errors,
+    ),
     # Probes and scrapers carry no keys.
-    Endpoint("/health", "Alive?", live, public=True),
-    Endpoint("/health/live", "Alive?", live, public=True),
-    Endpoint("/health/ready", "Ready for requests?", ready, public=True),
-    Endpoint("/v1/health", "Alive?", live, public=True),
+    _probe("/health", live),
+    _probe("/health/live", live),
+    _probe("/health/ready", ready),
+    _probe("/v1/health", live),
     # SageMaker's.
-    Endpoint("/ping", "Ready for requests?", ready, public=True),
-    Endpoint("/ping", "Ready for requests?", ready, public=True, verb="POST"),
+    _probe("/ping", ready),
+    _probe("/ping", ready, "POST"),
     Endpoint(
         "/invocations",
         "Answer a conversation or continue text",
         invocations,
+        EITHER,
         Invocation,
         speaks=True,
         unless=NO_TEXT,
     ),
-    Endpoint("/metrics", "Prometheus metrics", metrics, public=True),
-    Endpoint("/version", "The server's version", version, public=True),
+    Endpoint("/metrics", "Prometheus metrics", metrics, METRICS, public=True),
+    Endpoint("/version", "The server's version", version, openai.VERSION, public=True),
     *(
         Endpoint.missing(path_, path_[1:].replace("/", "_"), absent.reason)
         for absent in NEVER
@@ -348,5 +405,5 @@ ENDPOINTS = (
 
 def error_forms() -> ErrorForms:
     """The form of errors at every path."""
-    forms = {e.path: e.refusal for e in ENDPOINTS if e.refusal is not ApiError.response}
-    return ErrorForms(forms | {"/api": OLLAMA_CHAT.refusal})
+    forms = {e.path: e.errors for e in ENDPOINTS if e.errors is not OPENAI}
+    return ErrorForms(forms | {"/api": OLLAMA_CHAT.errors})

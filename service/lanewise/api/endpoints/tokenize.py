@@ -6,17 +6,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
 from lanewise.api.generation.ask import Conversation, ToolUse
-from lanewise.api.generation.body import hold_of, read_request
+from lanewise.api.generation.body import read_request
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_ids
 from lanewise.api.generation.rendering import form_of, render_chat
 from lanewise.api.generation.writing import dumps, dumps_long
-from lanewise.api.http.limits import Hold
-from lanewise.api.observing.notices import add_notice
 from lanewise.api.schemas import Strict, TokenIds, refuse
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pieces import TOKEN_BYTES, Bounds, Tokens
@@ -78,9 +77,10 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         state.request_budgets.check_messages(body.messages or ())
         state.request_budgets.check_tools(functions_of(body.tools))
 
-    body, size = await read_request(request, state, TokenizeRequest, check)
+    call = await read_request(request, state, TokenizeRequest, check)
+    body = call.ask
     for notice in left_out(body.tools):
-        add_notice(request.scope, notice)
+        call.caller.tell(notice)
     ids: Sequence[int]
     if body.messages is not None:
         chat = Conversation(
@@ -90,10 +90,10 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         )
         tools = ToolUse(listed=functions_of(body.tools))
         form = form_of(chat, tools, state)
-        prompt, _ = await render_chat(chat, size, state, request, tools, form)
+        prompt, _ = await render_chat(call, chat, tools, form)
         ids = prompt.ids
     else:
-        ids = await while_connected(request, _encode(body, state, hold_of(request)))
+        ids = await while_connected(call.receive, _encode(call))
 
     def written() -> bytes:
         return b"".join(_written(ids, body, state))
@@ -104,22 +104,24 @@ async def tokenize(request: Request, state: ServerState) -> Response:
 
 async def detokenize(request: Request, state: ServerState) -> Response:
     """The text of some tokens, control tokens included."""
-    body, size = await read_request(request, state, DetokenizeRequest)
+    call = await read_request(request, state, DetokenizeRequest)
+    tokens = call.ask.tokens
 
     def text() -> str:
-        check_ids(body.tokens, state.tokenizer.vocab_size, "tokens")
-        n_bytes = sum(len(state.tokenizer.token_bytes(token)) for token in body.tokens)
-        hold_of(request).keep(TEXT_COPIES * n_bytes)
-        return state.tokenizer.decode(body.tokens, skip_special=False)
+        check_ids(tokens, state.tokenizer.vocab_size, "tokens")
+        n_bytes = sum(len(state.tokenizer.token_bytes(token)) for token in tokens)
+        call.hold.keep(TEXT_COPIES * n_bytes)
+        return state.tokenizer.decode(tokens, skip_special=False)
 
-    prompt = await state.workers.read(size, text)
+    prompt = await state.workers.read(call.size, text)
     # The first is vLLM's word, the second llama.cpp's.
     shown = {"prompt": prompt, "content": prompt}
     return await state.workers.answer(len(prompt), lambda: dumps_long(shown))
 
 
-async def _encode(body: TokenizeRequest, state: ServerState, hold: Hold) -> "array[int]":
+async def _encode(call: Call[TokenizeRequest]) -> "array[int]":
     """The tokens of a text, piece by piece: each waits for the texts of others."""
+    body, state, hold = call.ask, call.state, call.hold
     text, add_bos, parse = body.prompt or "", body.add_special_tokens, True
     if body.content is not None:
         text, add_bos, parse = body.content, body.add_special, body.parse_special
@@ -186,11 +188,11 @@ def _piece(token: int, state: ServerState) -> str | list[int]:
         return list(raw)
 
 
-def tokenizer_info(state: ServerState) -> dict[str, Any]:
-    """The special tokens and the chat template."""
+async def tokenizer_info(_: Request, state: ServerState) -> Response:
+    """Special tokens and chat template."""
     names = state.tokenizer.special_tokens
     template = state.chat_template
-    return {
+    info = {
         "bos_token": names.get("bos_token"),
         "eos_token": names.get("eos_token"),
         "pad_token": names.get("pad_token"),
@@ -198,3 +200,4 @@ def tokenizer_info(state: ServerState) -> dict[str, Any]:
         "chat_template": None if template is None else template.shown,
         "max_model_len": state.max_model_len,
     }
+    return JSONResponse(info)

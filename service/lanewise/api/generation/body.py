@@ -1,7 +1,7 @@
 """Reads a request's body: bounded while it arrives, UTF-8, JSON, and what the schema says."""
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -13,8 +13,9 @@ from lanewise.api.errors import (
     ModelNotFoundError,
     from_validation,
 )
+from lanewise.api.generation.call import Call
 from lanewise.api.http.limits import Hold
-from lanewise.api.observing.notices import add_unknown
+from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.request_budgets import check_parts
 from lanewise.api.shared.state import ServerState
@@ -25,36 +26,30 @@ M = TypeVar("M", bound=Strict)
 LATEST = ":latest"  # the tag of a model's name that has none
 
 
-class Received(NamedTuple, Generic[M]):
-    """A checked body, and how many bytes it came in: what all work on it is measured by."""
-
-    body: M
-    size: int
-
-
 async def read_request(
     request: Request,
     state: ServerState,
     schema: type[M],
     check: Callable[[M], None] = lambda body: None,
-) -> Received[M]:
+) -> Call[M]:
     """The body of a request that names a model that is here, or none; ``check`` may raise.
 
     The client is told of fields that are ignored, where the schema says which are harmless.
     """
+    caller = caller_of(request.scope)
     body = await read_bytes(request, state.max_body_bytes)
 
     def read() -> tuple[M, list[str]]:
-        data = parse_json(body, hold_of(request))
+        data = parse_json(body, caller.hold)
         parsed = validate(data, schema)
         check(parsed)
         return parsed, schema.unknown(data)
 
     parsed, unknown = await state.workers.read(len(body), read)
-    hold_of(request).body_is_read()
-    add_unknown(request.scope, unknown)
+    caller.hold.body_is_read()
+    caller.tell_unknown(unknown)
     find_adapter(getattr(parsed, "model", None), state)
-    return Received(parsed, len(body))
+    return Call(parsed, len(body), state, caller, request.receive)
 
 
 def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
@@ -74,17 +69,11 @@ def find_adapter(model: str | None, state: ServerState) -> LoadedAdapter | None:
     raise ModelNotFoundError.of(model, state.model_names)
 
 
-def hold_of(request: Request) -> Hold:
-    """What the request makes the server hold."""
-    hold: Hold = request.scope["hold"]
-    return hold
-
-
 async def read_bytes(request: Request, limit: int) -> bytes:
     """The body of a request, of which no more than ``limit`` bytes are kept."""
     announced = request.headers.get("content-length", "")
     size = int(announced[:20]) if announced.isascii() and announced.isdigit() else 0
-    hold = hold_of(request)
+    hold = caller_of(request.scope).hold
     chunks: list[bytes] = []
     received, more = 0, True
     while more and size <= limit:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,13 +21,12 @@ from lanewise.api.errors import (
 )
 from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask
-from lanewise.api.generation.body import hold_of
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Dialect, Wire
 from lanewise.api.generation.events import Choice, Progress
 from lanewise.api.generation.leaving import beside
 from lanewise.api.generation.writing import one_line
 from lanewise.api.observing.record import Record
-from lanewise.api.shared.state import ServerState
 from lanewise.engine.base.adapters import AdapterGoneError
 from lanewise.engine.base.request import GenerationRequest
 from lanewise.engine.base.stream import (
@@ -42,7 +40,6 @@ from lanewise.engine.base.stream import (
     TokenOutput,
 )
 from lanewise.engine.drawing.constraint import ConstraintError
-from lanewise.engine.engine import Engine
 
 # Proxies close connections on which nothing comes for 60 s, some after 30.
 KEEP_ALIVE_S = 5.0
@@ -54,28 +51,27 @@ PROGRESS_S = 0.25
 class Order:
     """An answer that is to be made: what the engine draws, what becomes of it, who writes it."""
 
-    ask: Ask
+    call: Call[Ask]
     requests: Sequence[GenerationRequest]
     answering: Answering
     dialect: Dialect[Any]
     wire: Wire
     model: str  # that answers
-    size: int  # bytes that the request brought
 
     @property
     def end_size(self) -> int:
         """How much work the first and the last of an answer are, beside its pieces."""
-        return self.size if self.dialect.repeats else 0
+        return self.call.size if self.dialect.repeats else 0
 
 
-async def deliver(order: Order, request: Request, state: ServerState) -> Response:
+async def deliver(order: Order) -> Response:
     """Run the sequences and answer as the request asked."""
-    hold = hold_of(request)
-    record = Record(order.dialect.name, order.model, order.ask, order.answering.usage)
-    request.scope["record"] = record
-    if order.ask.delivery.stream:
-        return StreamedResponse(order, state, record)
-    answering, ask = order.answering, order.ask
+    call, answering, workers = order.call, order.answering, order.call.state.workers
+    ask, hold = call.ask, call.hold
+    record = Record(order.dialect.name, order.model, ask, answering.usage)
+    call.caller.record = record
+    if ask.delivery.stream:
+        return StreamedResponse(order, record)
     in_order = order.dialect.in_order
     choices = [
         Choice(i, ask.keeps_tokens, keeps_pieces=in_order) for i in range(len(order.requests))
@@ -86,18 +82,17 @@ async def deliver(order: Order, request: Request, state: ServerState) -> Respons
             record.note(piece)
             choices[piece.choice].add(piece)
 
-    trace_id = request.scope.get("trace_id")
-    async with generating(state.generator, order.requests, request.receive, trace_id) as stream:
+    async with generating(order, call.receive) as stream:
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
             hold.keep(answering.held_bytes(outputs))
-            await state.workers.write(size, partial(take, outputs))
+            await workers.write(size, partial(take, outputs))
             answering.end_streams(stream)
         if stream.cancelled:
             return Response(status_code=499)  # the client is gone
 
-    return await state.workers.answer(
+    return await workers.answer(
         answering.size + order.end_size,
         lambda: "".join(order.wire.whole(list(given(choices, ask)))),
     )
@@ -113,27 +108,14 @@ def given(choices: Sequence[Choice], ask: Ask) -> Iterator[Choice]:
 
 
 @asynccontextmanager
-async def generating(
-    engine: Engine,
-    requests: Sequence[GenerationRequest],
-    receive: Receive,
-    trace_id: str | None,
-) -> AsyncIterator[RequestStream]:
+async def generating(order: Order, receive: Receive) -> AsyncIterator[RequestStream]:
     """The engine's outputs; they end at once when the client goes away."""
-    async with (
-        submitted(engine, requests, trace_id) as stream,
-        beside(_cancel_on_disconnect(receive, stream)),
-    ):
-        yield stream
-
-
-@asynccontextmanager
-async def submitted(
-    engine: Engine, requests: Sequence[GenerationRequest], trace_id: str | None
-) -> AsyncIterator[RequestStream]:
-    """``engine.submit`` with the errors of HTTP."""
+    engine, trace_id = order.call.state.generator, order.call.caller.trace_id
     try:
-        async with engine.submit(requests, trace_id=trace_id) as stream:
+        async with (
+            engine.submit(order.requests, trace_id=trace_id) as stream,
+            beside(_cancel_on_disconnect(receive, stream)),
+        ):
             yield stream
     except EngineError as error:
         raise to_api_error(error) from error
@@ -148,12 +130,12 @@ async def _cancel_on_disconnect(receive: Receive, stream: RequestStream) -> None
 class StreamedResponse(Response):
     """What each token adds, as it comes."""
 
-    def __init__(self, order: Order, state: ServerState, record: Record) -> None:
+    def __init__(self, order: Order, record: Record) -> None:
         self.media_type = order.dialect.media_type
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._order = order
-        self._state = state
+        self._workers = order.call.state.workers
         self._is_quiet = True  # nothing was sent since a look at this
         self._record = record
         self._told: Progress | None = None  # last
@@ -161,8 +143,7 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
-            engine, requests = self._state.generator, self._order.requests
-            async with generating(engine, requests, receive, scope.get("trace_id")) as stream:
+            async with generating(self._order, receive) as stream:
                 self._order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
@@ -171,7 +152,7 @@ class StreamedResponse(Response):
                 if not stream.cancelled:
                     await send({"type": "http.response.body", "body": tail, "more_body": False})
         except ApiError as error:
-            await self._order.dialect.refusal(error)(scope, receive, send)
+            await self._order.dialect.errors.response(error)(scope, receive, send)
 
     async def _send_pieces(self, stream: RequestStream, send: Send) -> bytes:
         """Send what comes; return what is to be sent last."""
@@ -185,12 +166,12 @@ class StreamedResponse(Response):
             return _encoded(made)
 
         try:
-            write, end_size = self._state.workers.write, self._order.end_size
+            write, end_size = self._workers.write, self._order.end_size
             await self._send_some(send, await write(end_size, lambda: _encoded(wire.first())))
             # Whatever has come goes out together: a slow reader gets the same events in fewer
             # pieces.
             async for outputs in stream:
-                if self._order.ask.delivery.progress:
+                if self._order.call.ask.delivery.progress:
                     await self._tell_progress(send)  # all of it is read, if that is not told yet
                 size = answering.measure(outputs)
                 made = await write(size, partial(written, outputs))
@@ -203,7 +184,7 @@ class StreamedResponse(Response):
 
     async def _tell_all_progress(self, send: Send) -> None:
         """Tell how much of the prompt is read until the answer begins, if the request wants it."""
-        wanted = self._order.ask.delivery.progress
+        wanted = self._order.call.ask.delivery.progress
         while wanted and (self._told is None or self._told.read < self._told.total):
             await self._tell_progress(send)
             await asyncio.sleep(PROGRESS_S)

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-
-from starlette.responses import JSONResponse, Response
 
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.ask import Ask
 from lanewise.api.generation.events import Choice, Piece, Progress, Usage
 from lanewise.api.generation.logprobs import TokenNames
+from lanewise.api.http.error_forms import OPENAI, ErrorForm
 from lanewise.api.schemas import Strict
 
 M = TypeVar("M", bound=Strict)
@@ -81,9 +79,4 @@ class Dialect(Generic[M]):
     progress: Callable[[Any, Progress], str] | None = None
     media_type: str = "text/event-stream"  # of streams
     keep_alive: bytes = b": keep-alive\n\n"  # while a stream has nothing to say; empty: nothing
-    error: Callable[[ApiError], dict[str, Any]] = ApiError.body
-    status: Callable[[ApiError], int] = attrgetter("status")  # of errors, before a stream begins
-
-    def refusal(self, error: ApiError) -> Response:
-        """An error as an HTTP answer."""
-        return JSONResponse(self.error(error), self.status(error), error.headers)
+    errors: ErrorForm = OPENAI

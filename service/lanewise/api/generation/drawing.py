@@ -7,17 +7,18 @@ from typing import Any
 
 from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.ask import Ask, Conversation, Prompts
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.measuring import check_count, check_ids, check_length
-from lanewise.api.shared.state import ServerState
 from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.engine.base.request import GenerationRequest, Grammar, SamplingParams
 
 SEED_MASK = (1 << 64) - 1
 
 
-def lengths(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> list[int]:
+def lengths(call: Call[Ask], prompts: Sequence[Prompt]) -> list[int]:
     """How many tokens each prompt's answers may have; raises if a prompt does not fit."""
+    ask, state = call.ask, call.state
     param, limit, asked = ask.input.param, state.max_model_len, ask.ending.max_tokens
     for prompt in prompts:
         check_length(len(prompt.ids), asked, limit, param)
@@ -27,25 +28,26 @@ def lengths(ask: Ask, prompts: Sequence[Prompt], state: ServerState) -> list[int
     return left if asked is None else [min(asked, most) for most in left]
 
 
-def sampling_params(ask: Ask, most: Sequence[int], state: ServerState) -> list[SamplingParams]:
+def sampling_params(call: Call[Ask], most: Sequence[int]) -> list[SamplingParams]:
     """How each prompt's answers are drawn: as the request says, else as its model wants.
 
     Raises if ids are none of the model's.
     """
-    _check_tokens(ask, state, min(most))
-    params = _params(ask, state)
+    _check_tokens(call, min(most))
+    params = _params(call)
     return [replace(params, max_tokens=max_tokens) for max_tokens in most]
 
 
-def _params(ask: Ask, state: ServerState) -> SamplingParams:
+def _params(call: Call[Ask]) -> SamplingParams:
     """The same for answers of any length."""
+    ask, state = call.ask, call.state
     sampling, ending, shown = ask.sampling, ask.ending, ask.shown
 
     def given(name: str) -> Any:
         value = getattr(sampling, name)
         return getattr(state.sampling_defaults, name) if value is None else value
 
-    eos_ids = frozenset() if ending.ignores_eos else _ends(ask, state)
+    eos_ids = frozenset() if ending.ignores_eos else _ends(call)
     # Answers are compared by the probabilities of their tokens, shown or not.
     compares = shown.logprobs is None and ask.n_drawn > ask.n
     return SamplingParams(
@@ -67,16 +69,16 @@ def _params(ask: Ask, state: ServerState) -> SamplingParams:
     )
 
 
-def _ends(ask: Ask, state: ServerState) -> frozenset[int]:
+def _ends(call: Call[Ask]) -> frozenset[int]:
     """Tokens that end an answer by themselves."""
-    fim = state.tokenizer.fim
-    if fim is None or not (isinstance(ask.input, Prompts) and ask.input.has_gaps):
-        return state.tokenizer.eos_ids
-    return state.tokenizer.eos_ids | fim.ends
+    given, tokenizer = call.ask.input, call.state.tokenizer
+    if tokenizer.fim is None or not (isinstance(given, Prompts) and given.has_gaps):
+        return tokenizer.eos_ids
+    return tokenizer.eos_ids | tokenizer.fim.ends
 
 
-def _check_tokens(ask: Ask, state: ServerState, max_tokens: int) -> None:
-    n_tokens = state.tokenizer.vocab_size
+def _check_tokens(call: Call[Ask], max_tokens: int) -> None:
+    ask, n_tokens = call.ask, call.state.tokenizer.vocab_size
     allowed = ask.sampling.allowed_token_ids or ()
     if len(allowed) > n_tokens:
         raise BadRequestError(
@@ -99,20 +101,20 @@ def _unique(ids: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def make_requests(
-    ask: Ask,
+    call: Call[Ask],
     prompts: Sequence[Prompt],
     params: Sequence[SamplingParams],
-    client: int,
-    tenant: str,
     adapter: LoadedAdapter | None,
     grammar: Grammar | None,
     expected: Sequence[int] = (),
 ) -> list[GenerationRequest]:
-    """The sequences for each prompt, ``ask.n_drawn`` of them, in the order of the answers.
+    """The sequences for each prompt, ``n_drawn`` of them, in the order of the answers.
 
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it. Prefixes are shared within a tenant.
     """
+    ask, client = call.ask, call.caller.number
+    tenant = call.state.tenant_of(client)
     return [
         GenerationRequest(
             prompt.ids,

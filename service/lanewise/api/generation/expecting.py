@@ -4,17 +4,19 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 
+from lanewise.api.generation.ask import Ask
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.measuring import check_size
-from lanewise.api.shared.state import ServerState
-from lanewise.text.pieces import Bounds, Room
+from lanewise.text.pieces import Bounds
 
 ALIKE = 3  # tokens in a row by which an answer is found again in what was expected
 
 
-def expected_tokens(text: str, state: ServerState, room: Room) -> list[int]:
-    """The tokens of a text that an answer is expected to be."""
-    check_size(len(text), state.max_model_len, "prediction")
-    return state.tokenizer.encode_behind(text, Bounds(most=state.max_model_len, room=room))
+def expected_tokens(call: Call[Ask]) -> list[int]:
+    """The tokens of the text that an answer is expected to be."""
+    text, limit = call.ask.expected or "", call.state.max_model_len
+    check_size(len(text), limit, "prediction")
+    return call.state.tokenizer.encode_behind(text, Bounds(most=limit, room=call.hold))
 
 
 class Expectation:

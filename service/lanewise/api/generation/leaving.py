@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.types import Receive
 
 from lanewise.api.errors import ClientGoneError
 
@@ -27,7 +27,7 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[
             await task
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of work for a client; it is cancelled, and ClientGoneError raised, if that leaves.
 
     The request's body has been read.
@@ -37,7 +37,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({working}, timeout=PATIENCE_S)
         if working.done():
             return working.result()
-        async with beside(_left(request)) as leaving:
+        async with beside(_left(receive)) as leaving:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
@@ -49,6 +49,6 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         del working  # its error refers to this frame
 
 
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

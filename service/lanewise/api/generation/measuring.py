@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 
-from starlette.types import Scope
-
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError
 from lanewise.api.generation.ask import Ask
-from lanewise.api.observing.notices import add_notice
+from lanewise.api.generation.call import Call
 from lanewise.api.shared.budgets import MAX_CHARACTERS
-from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
 
 ROOM = 8  # of the context so much is left for an answer that may be of any length: one of so many
@@ -69,26 +66,29 @@ def check_count(n_prompts: int, n: int, engine: Engine, param: str) -> None:
         )
 
 
-def tell_lengths(ask: Ask, most: Sequence[int], scope: Scope) -> None:
+def tell_lengths(call: Call[Ask], most: Sequence[int]) -> None:
     """Tell who wants more tokens than there is room for behind a prompt: agents ask for 32,000."""
-    asked, least = ask.ending.max_tokens, min(most)
-    if asked is not None and ask.ending.param is not None and asked > least:
-        told = f"{ask.ending.param}: {asked} is more than the context has room for"
-        add_notice(scope, f"{told} after the prompt, which is {least}")
+    ending, least = call.ask.ending, min(most)
+    asked = ending.max_tokens
+    if asked is not None and ending.param is not None and asked > least:
+        told = f"{ending.param}: {asked} is more than the context has room for"
+        call.caller.tell(f"{told} after the prompt, which is {least}")
 
 
-def tell_context(ask: Ask, scope: Scope, state: ServerState) -> None:
+def tell_context(call: Call[Ask]) -> None:
     """Tell who wants a longer context than there is: clients ask for the same everywhere."""
-    if ask.context is not None and ask.context > state.max_model_len:
+    ask, most = call.ask, call.state.max_model_len
+    if ask.context is not None and ask.context > most:
         wanted = f"{ask.context_param}: {ask.context} is more than this server's context"
-        add_notice(scope, f"{wanted}, which is {state.max_model_len} (max_model_len)")
+        call.caller.tell(f"{wanted}, which is {most} (max_model_len)")
 
 
-def check_priority(ask: Ask, scope: Scope, state: ServerState) -> None:
+def check_priority(call: Call[Ask]) -> None:
     """Raise unless who sent the request may go before others."""
-    if ask.priority < 0 and not (scope["is_admin"] or state.allow_high_priority):
+    priority = call.ask.priority
+    if priority < 0 and not (call.caller.is_admin or call.state.allow_high_priority):
         raise BadRequestError(
-            f"priority: {ask.priority} goes before the requests of others; accepted: from 0 on, and"
+            f"priority: {priority} goes before the requests of others; accepted: from 0 on, and"
             " below 0 with an administrator's key (admin_api_key) or where the server was started"
             " with --allow-high-priority on",
             param="priority",

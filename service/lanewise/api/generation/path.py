@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from lanewise.api.errors import ApiError
 from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask, Conversation, Prompts
-from lanewise.api.generation.body import find_adapter, hold_of, parse_json, read_bytes, validate
+from lanewise.api.generation.body import find_adapter, parse_json, read_bytes, validate
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.delivery import Order, deliver
 from lanewise.api.generation.dialect import About, Dialect, Prompt
 from lanewise.api.generation.drawing import lengths, make_requests, sampling_params
@@ -28,8 +29,8 @@ from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.generation.measuring import check_priority, tell_context, tell_lengths
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
-from lanewise.api.http.error_forms import Refusal
-from lanewise.api.observing.notices import add_notice, add_unknown
+from lanewise.api.http.error_forms import ErrorForm
+from lanewise.api.observing.caller import caller_of
 from lanewise.api.shared.state import ServerState
 from lanewise.text.pieces import Bounds
 
@@ -38,21 +39,19 @@ Choose = Callable[[Any], Dialect[Any]]  # by a body's JSON
 
 async def answer(request: Request, state: ServerState, dialect: Dialect[Any]) -> Response:
     """Answer a request in the dialect that it is asked in."""
-    return await answer_in(request, state, lambda _: dialect, dialect.refusal)
+    return await answer_in(request, state, lambda _: dialect, dialect.errors)
 
 
 async def answer_in(
-    request: Request, state: ServerState, choose: Choose, refusal: Refusal
+    request: Request, state: ServerState, choose: Choose, errors: ErrorForm
 ) -> Response:
-    """Answer a request in the dialect that its body's JSON says; ``refusal`` has their errors."""
+    """Answer a request in the dialect that its body's JSON says; all have the same errors."""
     times = Times()
     try:
-        ask, size, dialect = await _read(request, state, choose)
-        for text in ask.notices:
-            add_notice(request.scope, text)
-        return await _answer(ask, size, times, request, state, dialect)
+        call, dialect = await _read(request, state, choose)
+        return await _answer(call, times, dialect)
     except ApiError as error:
-        return refusal(error)
+        return errors.response(error)
 
 
 async def count(
@@ -60,28 +59,27 @@ async def count(
 ) -> Response:
     """How many tokens the prompt of a request has; the answer says ``more`` before that."""
     try:
-        ask, size, _ = await _read(request, state, lambda _: dialect)
-        for text in ask.notices:
-            add_notice(request.scope, text)
-        find_adapter(ask.model, state)
-        rendered = await render(ask, size, state, request, Bounds(room=hold_of(request)))
+        call, _ = await _read(request, state, lambda _: dialect)
+        find_adapter(call.ask.model, state)
+        rendered = await render(call, Bounds(room=call.hold))
     except ApiError as error:
-        return dialect.refusal(error)
+        return dialect.errors.response(error)
     n_tokens = sum(len(prompt.ids) for prompt in rendered.prompts)
     return JSONResponse({**more, "input_tokens": n_tokens})
 
 
 async def _read(
     request: Request, state: ServerState, choose: Choose
-) -> tuple[Ask, int, Dialect[Any]]:
-    """What is asked for, and how many bytes it came in: what all work on it is measured by."""
+) -> tuple[Call[Ask], Dialect[Any]]:
+    """What is asked for, once the client is told of what is not read of it."""
+    caller = caller_of(request.scope)
     body = await read_bytes(request, state.max_body_bytes)
 
     def read() -> tuple[Dialect[Any], Callable[[], Ask], int]:
-        data = parse_json(body, hold_of(request))
+        data = parse_json(body, caller.hold)
         dialect = choose(data)
         parsed = validate(data, dialect.body)
-        add_unknown(request.scope, dialect.body.unknown(data))
+        caller.tell_unknown(dialect.body.unknown(data))
         n_more = dialect.look_up(parsed)
 
         def ask() -> Ask:
@@ -93,60 +91,54 @@ async def _read(
         return dialect, ask if n_more else partial(_same, ask()), n_more
 
     dialect, ask, n_more = await state.workers.read(len(body), read)
-    hold_of(request).body_is_read()
-    return await state.workers.read(n_more, ask), len(body) + n_more, dialect
+    caller.hold.body_is_read()
+    made = await state.workers.read(n_more, ask)
+    for text in made.notices:
+        caller.tell(text)
+    return Call(made, len(body) + n_more, state, caller, request.receive), dialect
 
 
 def _same(ask: Ask) -> Ask:
     return ask
 
 
-async def _answer(
-    ask: Ask,
-    size: int,
-    times: Times,
-    request: Request,
-    state: ServerState,
-    dialect: Dialect[Any],
-) -> Response:
-    check_priority(ask, request.scope, state)
-    tell_context(ask, request.scope, state)
+async def _answer(call: Call[Ask], times: Times, dialect: Dialect[Any]) -> Response:
+    ask, state = call.ask, call.state
+    check_priority(call)
+    tell_context(call)
     adapter = find_adapter(ask.model, state)
     if isinstance(ask.input, Prompts) and not ask.input.items:
-        about = _about(ask, (), Usage(times=times), state)
+        about = _about(call, (), Usage(times=times))
         return Response("".join(dialect.wire(about).whole(())), media_type="application/json")
-    rendered = await render(ask, size, state, request)
-    prompts, read = rendered.prompts, state.workers.read
-    grammar = await grammar_of(ask, rendered, state, request)
-    most = await read(size, lambda: lengths(ask, prompts, state))
-    tell_lengths(ask, most, request.scope)
-    params = await read(size, lambda: sampling_params(ask, most, state))
-    client = request.scope["client_number"]
-    tenant = state.tenant_of(client)
-    expected: Sequence[int] = ()
-    if ask.expected:
-        expected = await read(size, partial(expected_tokens, ask.expected, state, hold_of(request)))
-    requests = make_requests(ask, prompts, params, client, tenant, adapter, grammar, expected)
-    answering = await read(size, partial(_answering, ask, rendered, state, expected))
+    rendered = await render(call)
+    prompts, size, read = rendered.prompts, call.size, state.workers.read
+    grammar = await grammar_of(call, rendered)
+    most = await read(size, lambda: lengths(call, prompts))
+    tell_lengths(call, most)
+    params = await read(size, lambda: sampling_params(call, most))
+    expected = await read(size, partial(expected_tokens, call)) if ask.expected else []
+    requests = make_requests(call, prompts, params, adapter, grammar, expected)
+    answering = await read(size, partial(_answering, call, rendered, expected))
     answering.usage.times = times
-    about = _about(ask, prompts, answering.usage, state)
-    order = Order(ask, requests, answering, dialect, dialect.wire(about), about.model, size)
-    return await deliver(order, request, state)
+    about = _about(call, prompts, answering.usage)
+    return await deliver(
+        Order(call, requests, answering, dialect, dialect.wire(about), about.model)
+    )
 
 
-def _answering(
-    ask: Ask, rendered: Rendered, state: ServerState, expected: Sequence[int]
-) -> Answering:
+def _answering(call: Call[Ask], rendered: Rendered, expected: Sequence[int]) -> Answering:
+    ask = call.ask
     # The first space of an answer may be the tokenizer's or the model's. It is the model's where
     # the answer goes on with a text, and where it has a form, which has every space in it.
     continues = ask.constraint is not None and not ask.tools.callable
     chat = ask.input if rendered.form is not None else None
     if not isinstance(chat, Conversation) or chat.continue_final_message:
         continues = True
-    return Answering(ask, rendered, state.tokenizer, expected, continues=continues)
+    return Answering(ask, rendered, call.state.tokenizer, expected, continues=continues)
 
 
-def _about(ask: Ask, prompts: Sequence[Prompt], usage: Usage, state: ServerState) -> About:
+def _about(call: Call[Ask], prompts: Sequence[Prompt], usage: Usage) -> About:
+    ask, state = call.ask, call.state
     return About(
         ask=ask,
         prompts=prompts,

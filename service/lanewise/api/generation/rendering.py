@@ -5,18 +5,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
-
 from lanewise.api.conversations import Tool
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
-from lanewise.api.generation.body import hold_of
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.infilling import read_infill
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size, room_of
 from lanewise.api.generation.shortening import shorter
-from lanewise.api.observing.notices import add_notice
 from lanewise.api.shared.budgets import MAX_CHARACTERS
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
@@ -31,7 +28,7 @@ from lanewise.text.answers.families import (
 from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
-from lanewise.text.pieces import ALL, Bounds
+from lanewise.text.pieces import Bounds
 from lanewise.text.turns import without_session
 
 # What a template gets from elsewhere, or what Python would mistake for it.
@@ -47,23 +44,21 @@ class Rendered(NamedTuple):
     start: Start = Start.CONTENT
 
 
-async def render(
-    ask: Ask, size: int, state: ServerState, request: Request, bounds: Bounds | None = None
-) -> Rendered:
-    """The prompts of a request that came in ``size`` bytes, as long as it wants them.
+async def render(call: Call[Ask], bounds: Bounds | None = None) -> Rendered:
+    """The prompts of a request, as long as it wants them.
 
     Without ``bounds`` of a prompt that is too long only as much as shows that it is.
     """
-    bounds = bounds or _bounds(ask, state, request)
-    rendered = await _render(ask, size, state, request, bounds)
-    if ask.last_prompt_tokens is None:
+    rendered = await _render(call, bounds or _bounds(call))
+    if call.ask.last_prompt_tokens is None:
         return rendered
-    return rendered._replace(prompts=_cut(rendered.prompts, ask, state))
+    return rendered._replace(prompts=_cut(rendered.prompts, call))
 
 
-def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
+def _cut(prompts: list[Prompt], call: Call[Ask]) -> list[Prompt]:
     """The ends of prompts."""
-    most, limit = ask.last_prompt_tokens or 0, state.max_model_len
+    ask, limit = call.ask, call.state.max_model_len
+    most = ask.last_prompt_tokens or 0
     if most > limit:
         raise BadRequestError(
             f"truncate_prompt_tokens: {most} is more than the context has; accepted: -1, and 1 to"
@@ -76,48 +71,40 @@ def _cut(prompts: list[Prompt], ask: Ask, state: ServerState) -> list[Prompt]:
     return [prompt if len(prompt.ids) <= most else Prompt(prompt.ids[-most:]) for prompt in prompts]
 
 
-async def _render(
-    ask: Ask, size: int, state: ServerState, request: Request, bounds: Bounds
-) -> Rendered:
+async def _render(call: Call[Ask], bounds: Bounds) -> Rendered:
+    ask, state = call.ask, call.state
     prompts = _prompts_of(ask, state)
     if prompts is not None:
-        return Rendered(
-            await state.workers.read(size, lambda: read_prompts(prompts, ask, state, bounds))
-        )
+        read = partial(read_prompts, call, prompts, bounds)
+        return Rendered(await state.workers.read(call.size, read))
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, state)
-    _check_thinking(ask.input, form, ask.model, state, request)
-    prompt, end = await _render_fitting(ask, ask.input, size, state, request, form, bounds)
+    _check_thinking(call, ask.input, form)
+    prompt, end = await _render_fitting(call, ask.input, form, bounds)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
 
 
 async def _render_fitting(
-    ask: Ask,
-    chat: Conversation,
-    size: int,
-    state: ServerState,
-    request: Request,
-    form: AnswerFormat,
-    bounds: Bounds,
+    call: Call[Ask], chat: Conversation, form: AnswerFormat, bounds: Bounds
 ) -> tuple[Prompt, str]:
     """``render_chat``, without as few of the oldest messages as can be if all are too long."""
-
+    ask, limit = call.ask, call.state.max_model_len
     if chat.drops_oldest:
-        bounds = Bounds(most=state.max_model_len, room=bounds.room)
+        bounds = Bounds(most=limit, room=bounds.room)
 
     async def made_of(chat: Conversation) -> tuple[Prompt, str]:
-        return await render_chat(chat, size, state, request, ask.tools, form, bounds)
+        return await render_chat(call, chat, ask.tools, form, bounds)
 
     async def attempt(chat: Conversation, answer: int) -> tuple[Prompt, str] | None:
         try:
             made = await made_of(chat)
         except ContextLengthExceededError:
             return None
-        return made if len(made[0].ids) + answer <= state.max_model_len else None
+        return made if len(made[0].ids) + answer <= limit else None
 
     if not chat.drops_oldest:
         return await made_of(chat)
-    limit, asked = state.max_model_len, ask.ending.max_tokens
+    asked = ask.ending.max_tokens
     cuts = shorter(chat.messages)
     # Where something is dropped anyway, an answer of any length gets more than one token.
     rooms = [(1, room_of(None, limit))]
@@ -135,25 +122,21 @@ async def _render_fitting(
                 low = middle + 1
         if found is not None:
             n_dropped = len(chat.messages) - len(cuts[high])
-            add_notice(
-                request.scope, f"{chat.param}: without the {n_dropped} oldest messages it fits"
-            )
+            call.caller.tell(f"{chat.param}: without the {n_dropped} oldest messages it fits")
             return found
     return await made_of(chat)  # is refused
 
 
-def _check_thinking(
-    chat: Conversation, form: AnswerFormat, model: str | None, state: ServerState, request: Request
-) -> None:
+def _check_thinking(call: Call[Ask], chat: Conversation, form: AnswerFormat) -> None:
     """Raise if reasoning is needed and there is none; tell who asks for an effort in vain."""
     effort, param = chat.effort, chat.effort_param
     if chat.must_think and not form.thinks:
-        name = model or state.model_name
+        name = call.ask.model or call.state.model_name
         raise BadRequestError(f'"{name}" does not support thinking', param=param)
     if effort is None or (effort == "none" and not form.thinks):
         return
-    if not uses_effort(effort, template_of(state)):
-        add_notice(request.scope, f"{param}: this model has no such setting; it changes nothing")
+    if not uses_effort(effort, template_of(call.state)):
+        call.caller.tell(f"{param}: this model has no such setting; it changes nothing")
 
 
 def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
@@ -165,18 +148,17 @@ def _prompts_of(ask: Ask, state: ServerState) -> Prompts | None:
     return None
 
 
-def _bounds(ask: Ask, state: ServerState, request: Request) -> Bounds:
+def _bounds(call: Call[Ask]) -> Bounds:
     """Of a prompt's tokens as many as the context has, and one more, which is too much."""
-    room, last = hold_of(request), ask.last_prompt_tokens
+    limit, last = call.state.max_model_len, call.ask.last_prompt_tokens
     if last is None:
-        return Bounds(most=state.max_model_len, room=room)
-    return Bounds(last=state.max_model_len if last < 0 else last, room=room)
+        return Bounds(most=limit, room=call.hold)
+    return Bounds(last=limit if last < 0 else last, room=call.hold)
 
 
-def read_prompts(
-    prompts: Prompts, ask: Ask, state: ServerState, bounds: Bounds = ALL
-) -> list[Prompt]:
+def read_prompts(call: Call[Ask], prompts: Prompts, bounds: Bounds) -> list[Prompt]:
     """Texts, token ids and gaps, checked."""
+    ask, state = call.ask, call.state
     param, tokenizer = prompts.param, state.tokenizer
     add_bos = prompts.add_special_tokens
     check_count(len(prompts.items), ask.n_drawn, state.generator, param)
@@ -222,35 +204,26 @@ def form_of(chat: Conversation, tools: ToolUse, state: ServerState) -> AnswerFor
 
 
 async def render_chat(
+    call: Call[Any],
     chat: Conversation,
-    size: int,
-    state: ServerState,
-    request: Request,
     tools: ToolUse,
     form: AnswerFormat,
     bounds: Bounds | None = None,
 ) -> tuple[Prompt, str]:
     """A conversation as the model gets it, and the end of its text; else as ``render_text``."""
-    hold = hold_of(request)
-    text, mark = await render_text(chat, size, state, request, tools, form)
-    encode = partial(state.tokenizer.encode_marked, text, mark, bounds or Bounds(room=hold))
-    with hold.passing(text.__sizeof__()):
+    state = call.state
+    text, mark = await render_text(call, chat, tools, form)
+    encode = partial(state.tokenizer.encode_marked, text, mark, bounds or Bounds(room=call.hold))
+    with call.hold.passing(text.__sizeof__()):
         ids = await state.workers.read(len(text), encode)
     return Prompt(ids), text[-END_SIZE:]
 
 
 async def render_text(
-    chat: Conversation,
-    size: int,
-    state: ServerState,
-    request: Request,
-    tools: ToolUse,
-    form: AnswerFormat,
+    call: Call[Any], chat: Conversation, tools: ToolUse, form: AnswerFormat
 ) -> tuple[str, str]:
-    """What the template makes of a conversation, and the tokenizer's mark in it.
-
-    It came in ``size`` bytes with all that belongs to it.
-    """
+    """What the template makes of a conversation, and the tokenizer's mark in it."""
+    state = call.state
     template, param = template_of(state), chat.param
     variables = effort_variables(chat.effort, template, chat.variables)
     reserved = RESERVED & variables.keys()
@@ -276,10 +249,10 @@ async def render_text(
             most_characters=MAX_CHARACTERS * state.max_model_len,
         )
 
-    client = request.scope["client_number"]
     try:
-        packed, mark = await state.workers.read(size, pack)
-        text = await while_connected(request, state.templates.render(template, packed, client))
+        packed, mark = await state.workers.read(call.size, pack)
+        work = state.templates.render(template, packed, call.caller.number)
+        text = await while_connected(call.receive, work)
     except ChatTemplateError as error:
         raise BadRequestError(f"{param}: {error}", param=param) from None
     except SandboxError as error:

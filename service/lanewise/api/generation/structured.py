@@ -5,15 +5,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from starlette.requests import Request
-
 from lanewise.api.conversations import FunctionSpec, Tool
 from lanewise.api.errors import BadRequestError, UnavailableError
-from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversation, ToolUse
+from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversation
+from lanewise.api.generation.call import Call
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.rendering import Rendered
-from lanewise.api.observing.notices import add_notice
-from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
+from lanewise.api.shared.state import RETRY_AFTER_S
 from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.base.request import Grammar
 from lanewise.sandbox.lane import SandboxError
@@ -28,41 +26,37 @@ from lanewise.text.json_schema import relaxed
 BLAME_S = 2.0  # to find out which of many tools cannot be used
 
 
-async def grammar_of(
-    ask: Ask, rendered: Rendered, state: ServerState, request: Request
-) -> Grammar | None:
+async def grammar_of(call: Call[Ask], rendered: Rendered) -> Grammar | None:
     """The grammar that an answer must obey, with all that belongs to it; None if there is none.
 
     Raises if it cannot be had.
     """
-    grammar = await _budgeted(ask, rendered, state, request)
-    words = ask.sampling.bad_words
+    state, words = call.state, call.ask.sampling.bad_words
+    grammar = await _budgeted(call, rendered)
     if not words:
         return grammar
     return CleanGrammar(grammar, words, state.tokenizer, state.engine.config.vocab_size)
 
 
 async def _budgeted(
-    ask: Ask, rendered: Rendered, state: ServerState, request: Request
+    call: Call[Ask], rendered: Rendered
 ) -> CompiledGrammar | BudgetedGrammar | None:
-    grammar = await _grammar_of(ask, rendered, state, request)
-    form, start, chat = rendered.form, rendered.start, ask.input
+    grammar, state = await _grammar_of(call, rendered), call.state
+    form, start, chat = rendered.form, rendered.start, call.ask.input
     if form is None or start.is_content or not isinstance(chat, Conversation):
         return grammar
     budget = chat.thinking_budget
     if budget is None or budget >= state.max_model_len:
         return grammar
     if form.thinking is None:
-        add_notice(request.scope, "this model's reasoning has an effort; no budget is enforced")
+        call.caller.tell("this model's reasoning has an effort; no budget is enforced")
         return grammar
     n_tokens = state.engine.config.vocab_size
     return BudgetedGrammar(grammar, Budget(budget, form.thinking, start), state.tokenizer, n_tokens)
 
 
-async def _grammar_of(
-    ask: Ask, rendered: Rendered, state: ServerState, request: Request
-) -> CompiledGrammar | None:
-    form, start = rendered.form, rendered.start
+async def _grammar_of(call: Call[Ask], rendered: Rendered) -> CompiledGrammar | None:
+    ask, form, start = call.ask, rendered.form, rendered.start
     if form is not None and ask.tools.callable:
         constraint = None if ask.tools.required else ask.constraint
         if constraint is not None and not form.marks_calls:
@@ -72,45 +66,39 @@ async def _grammar_of(
                 " or required",
                 param=constraint.param,
             )
-        work = _compile_calls(ask.tools, constraint, form, start, state, request)
-        return await while_connected(request, work)
+        return await while_connected(call.receive, _compile_calls(call, constraint, form, start))
     if ask.constraint is None:
         return None
-    work = _compile_body(ask.constraint, form, start, state, request)
-    grammar = await while_connected(request, work)
-    _tell_left_out(ask.constraint, request)
+    work = _compile_body(call, ask.constraint, form, start)
+    grammar = await while_connected(call.receive, work)
+    _tell_left_out(call, ask.constraint)
     return grammar
 
 
-def _tell_left_out(constraint: Constraint, request: Request) -> None:
+def _tell_left_out(call: Call[Ask], constraint: Constraint) -> None:
     if isinstance(constraint.make, BestEffort):
         for problem in constraint.make.left_out:
-            add_notice(request.scope, f"{constraint.param}: {problem}")
+            call.caller.tell(f"{constraint.param}: {problem}")
 
 
 async def _compile_body(
-    constraint: Constraint,
-    form: AnswerFormat | None,
-    start: Start,
-    state: ServerState,
-    request: Request,
+    call: Call[Ask], constraint: Constraint, form: AnswerFormat | None, start: Start
 ) -> CompiledGrammar:
     param, make, value = constraint.param, constraint.make, constraint.value
 
     def source() -> GrammarSource:
         body = make(value)
-        return body if form is None else form.body_grammar(body, state.tokenizer, start)
+        return body if form is None else form.body_grammar(body, call.state.tokenizer, start)
 
-    return await compile_grammar(param, value, source, state, request)
+    return await compile_grammar(call, param, value, source)
 
 
 async def compile_grammar(
-    param: str, value: Any, make: Callable[[], GrammarSource], state: ServerState, request: Request
+    call: Call[Ask], param: str, value: Any, make: Callable[[], GrammarSource]
 ) -> CompiledGrammar:
     """Compile the grammar that ``make`` makes of ``value``, or say what is wrong with ``param``."""
-    counts = state.engine.metrics.grammars
-    most = state.budgets.max_grammar_bytes
-    client = request.scope["client_number"]
+    state = call.state
+    counts, most = state.engine.metrics.grammars, state.budgets.max_grammar_bytes
 
     def source() -> GrammarSource:
         measure(value, most)
@@ -120,7 +108,7 @@ async def compile_grammar(
 
     try:
         made = await state.workers.read(_size(value), source)
-        grammar, result = await state.grammars.get(made, client)
+        grammar, result = await state.grammars.get(made, call.caller.number)
     except GrammarError as error:
         counts["refused"].inc()
         raise BadRequestError(f"{param}: {error}", param=param) from None
@@ -170,13 +158,9 @@ class ToolArguments:
 
 
 async def _compile_calls(
-    use: ToolUse,
-    constraint: Constraint | None,
-    form: AnswerFormat,
-    start: Start,
-    state: ServerState,
-    request: Request,
+    call: Call[Ask], constraint: Constraint | None, form: AnswerFormat, start: Start
 ) -> CompiledGrammar:
+    use = call.ask.tools
     arguments = ToolArguments(use.callable)
     value = [use.parameters, constraint and constraint.value]
 
@@ -184,35 +168,34 @@ async def _compile_calls(
         def source() -> GrammarSource:
             return form.call_grammar(
                 arguments.enforced(),
-                state.tokenizer,
+                call.state.tokenizer,
                 start,
                 required=use.required,
                 parallel=use.parallel,
                 body=None if constraint is None else constraint.make(constraint.value),
             )
 
-        return await compile_grammar("tools", value, source, state, request)
+        return await compile_grammar(call, "tools", value, source)
 
     try:
         grammar = await compile_calls()
     except BadRequestError:
         if constraint is not None:  # is it to blame?
-            await _compile_body(constraint, form, start, state, request)
+            await _compile_body(call, constraint, form, start)
         with suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 for i, tool in enumerate(use.listed):  # which of them is it?
                     if tool in use.callable:
-                        where = use.param_of(i)
-                        check = _ArgumentCheck(where, tool.function, form, state, request)
+                        check = _ArgumentCheck(call, use.param_of(i), tool.function, form)
                         await check.find_spots(arguments)
         if not (arguments.free or arguments.spots):
             raise
         grammar = await compile_calls()
     if constraint is not None:
-        _tell_left_out(constraint, request)
+        _tell_left_out(call, constraint)
     for i, tool in enumerate(use.listed):
         for problem in arguments.left_out.get(tool.function.name, ()):
-            add_notice(request.scope, f"{use.param_of(i)}: {problem}")
+            call.caller.tell(f"{use.param_of(i)}: {problem}")
     return grammar
 
 
@@ -220,15 +203,9 @@ class _ArgumentCheck:
     """Finds out what of a function's arguments no grammar of a form can have."""
 
     def __init__(
-        self,
-        param: str,
-        function: FunctionSpec,
-        form: AnswerFormat,
-        state: ServerState,
-        request: Request,
+        self, call: Call[Ask], param: str, function: FunctionSpec, form: AnswerFormat
     ) -> None:
-        self._param, self._function, self._form = param, function, form
-        self._state, self._request = state, request
+        self._call, self._param, self._function, self._form = call, param, function, form
 
     async def find_spots(self, arguments: ToolArguments) -> None:
         """Raise if the function is strict and cannot be used; else set free what cannot be."""
@@ -265,10 +242,10 @@ class _ArgumentCheck:
         def source() -> GrammarSource:
             return self._form.call_grammar(
                 {self._function.name: parameters},
-                self._state.tokenizer,
+                self._call.state.tokenizer,
                 Start.CONTENT,
                 required=True,
                 parallel=False,
             )
 
-        await compile_grammar(self._param, parameters, source, self._state, self._request)
+        await compile_grammar(self._call, self._param, parameters, source)

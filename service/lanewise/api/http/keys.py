@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Caller(NamedTuple):
-    """The client of a request; ``number`` is the same for all requests of one key."""
+class Key(NamedTuple):
+    """An API key; ``number`` is the same for all requests of one key."""
 
     number: int
     is_admin: bool
 
 
-ANYBODY = Caller(0, False)
+ANYBODY = Key(0, False)
 
 
 class Keys:
@@ -23,25 +23,25 @@ class Keys:
         # Looked up by a digest that a client cannot foresee: as good as comparing with each key in
         # constant time, however many there are.
         self._secret = secrets.token_bytes(32)
-        self._callers: dict[bytes, Caller] = {}
+        self._keys: dict[bytes, Key] = {}
         for key in api_keys:
-            self._callers.setdefault(self._digest(key.encode()), Caller(len(self._callers), False))
+            self._keys.setdefault(self._digest(key.encode()), Key(len(self._keys), False))
         # Without API keys, those who send none are number 0.
-        first = max(len(self._callers), 1)
-        self.are_needed = bool(self._callers)
+        first = max(len(self._keys), 1)
+        self.are_needed = bool(self._keys)
         for number, key in enumerate(admin_keys, first):
-            self._callers[self._digest(key.encode())] = Caller(number, True)
+            self._keys[self._digest(key.encode())] = Key(number, True)
 
-    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Caller | None:
-        """The caller by ``Authorization: Bearer``, or else by Anthropic's ``X-Api-Key``.
+    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Key | None:
+        """The key in ``Authorization: Bearer``, or else in Anthropic's ``X-Api-Key``.
 
-        None when a key is needed and there is none.
+        None when a key is needed and none is known.
         """
-        if self._callers:
+        if self._keys:
             scheme, _, key = (authorization or b"").partition(b" ")
             for given in (key if scheme.lower() == b"bearer" else b"", api_key or b""):
-                if given and (caller := self._callers.get(self._digest(given.strip()))):
-                    return caller
+                if given and (found := self._keys.get(self._digest(given.strip()))):
+                    return found
         return None if self.are_needed else ANYBODY
 
     def _digest(self, key: bytes) -> bytes:

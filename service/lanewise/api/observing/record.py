@@ -9,7 +9,7 @@ from lanewise.api.generation.events import End, Piece, Usage
 
 @dataclass(slots=True)
 class Record:
-    """A request that generates; its scope holds it as ``record``."""
+    """A request that generates."""
 
     operation: str  # the dialect's name
     model: str

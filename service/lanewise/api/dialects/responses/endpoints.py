@@ -16,10 +16,9 @@ from lanewise.api.dialects.responses.wire import Asked, ResponsesWire
 from lanewise.api.errors import BadRequestError, NotFoundError
 from lanewise.api.generation import path
 from lanewise.api.generation.ask import Ask, Conversation, Delivery
-from lanewise.api.generation.body import hold_of
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.writing import dumps_long
-from lanewise.api.http.limits import Hold
+from lanewise.api.observing.caller import caller_of
 from lanewise.api.shared.response_store import Stored
 from lanewise.api.shared.state import ServerState
 
@@ -31,9 +30,10 @@ ORDERS = ("asc", "desc")
 class Exchange:
     """One request and its answer, with what is kept for the client."""
 
-    def __init__(self, state: ServerState, key: int, hold: Hold) -> None:
-        self._state, self._key = state, key
-        self._kept = Kept(state, key, hold)
+    def __init__(self, request: Request, state: ServerState) -> None:
+        caller = caller_of(request.scope)
+        self._state, self._key = state, caller.number
+        self._kept = Kept(state, self._key, caller.hold)
         self._body: ResponsesRequest | None = None
         self._before: list[JsonItem] = []  # of the responses before
         self._own: list[JsonItem] = []
@@ -114,26 +114,26 @@ class Exchange:
 
 async def create_response(request: Request, state: ServerState) -> Response:
     """Answer a conversation of items."""
-    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    exchange = Exchange(request, state)
     return await path.answer(request, state, exchange.dialect)
 
 
 async def compact_response(request: Request, state: ServerState) -> Response:
     """A conversation as its user's words and a summary."""
-    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    exchange = Exchange(request, state)
     return await path.answer(request, state, exchange.compacting)
 
 
 async def count_input_tokens(request: Request, state: ServerState) -> Response:
     """How many tokens the conversation has that a request would be answered to."""
-    exchange = Exchange(state, request.scope["client_number"], hold_of(request))
+    exchange = Exchange(request, state)
     named = {"object": "response.input_tokens"}
     return await path.count(request, state, exchange.dialect, **named)
 
 
 def _stored(request: Request, state: ServerState) -> Stored:
     name = request.path_params["response_id"]
-    found = state.responses.get(request.scope["client_number"], name)
+    found = state.responses.get(caller_of(request.scope).number, name)
     if found is None:
         raise NotFoundError(f"Response with id {name[:SHOWN]!r} not found.", param="response_id")
     return found
@@ -142,7 +142,7 @@ def _stored(request: Request, state: ServerState) -> Stored:
 async def get_response(request: Request, state: ServerState) -> Response:
     """A response that is kept."""
     found = _stored(request, state)
-    hold_of(request).keep(len(found.response))  # the connection has a copy
+    caller_of(request.scope).hold.keep(len(found.response))  # the connection has a copy
     if request.query_params.get("stream") in ("true", "1"):
         raise BadRequestError("stream: a response that is kept is given whole", param="stream")
     return Response(found.response, media_type="application/json")
@@ -152,7 +152,7 @@ async def delete_response(request: Request, state: ServerState) -> Response:
     """Keep a response no longer."""
     _stored(request, state)
     name = request.path_params["response_id"]
-    state.responses.delete(request.scope["client_number"], name)
+    state.responses.delete(caller_of(request.scope).number, name)
     return JSONResponse({"id": name, "object": "response", "deleted": True})
 
 
@@ -169,7 +169,7 @@ async def cancel_response(request: Request, state: ServerState) -> Response:
 async def list_input_items(request: Request, state: ServerState) -> Response:
     """The conversation before a response that is kept, the latest item first."""
     found = _stored(request, state)
-    with hold_of(request).passing(found.parsed_bytes):
+    with caller_of(request.scope).hold.passing(found.parsed_bytes):
         page = await state.workers.read(found.size, lambda: _page_of(found, request))
         return await state.workers.answer(found.size, lambda: dumps_long(page))
 
