@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.alerts.groups import (
-    LONGEST_PERIOD_US,
+    MAX_PERIOD_US,
     SHORTEST_QUOTA_US,
     busiest_thread,
     leave_one,
@@ -135,7 +135,7 @@ def _slowed(target: Target) -> Iterator[None]:
     # Answers of one token: none comes in time that the alerts would count against the late ones.
     with clients(target, {"prompt": "The sea", "max_tokens": 1}, 2):
         leave_one(target.group, pid, busiest_thread(pid, BUSY_S))
-    set_quota(target.group, SHORTEST_QUOTA_US, LONGEST_PERIOD_US)
+    set_quota(target.group, SHORTEST_QUOTA_US, MAX_PERIOD_US)
     with clients(target, {"prompt": "The sea", "max_tokens": 200}, 2), repeating(ask_long):
         try:
             yield

@@ -9,7 +9,7 @@ from pathlib import Path
 from lanewise import host
 
 PERIOD_US = 100_000
-LONGEST_PERIOD_US = 1_000_000
+MAX_PERIOD_US = 1_000_000
 SHORTEST_QUOTA_US = 1_000
 GONE_S = 5.0
 

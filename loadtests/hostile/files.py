@@ -27,10 +27,10 @@ from loadtests.server import resident_bytes, serving
 MIB = 1 << 20
 KEYS = ("hostile-1", "probe-1")
 ROUNDS, PAUSE_S = 8, 0.05
-MOST_MORE = 256 * MIB  # that a file may make the server's processes hold
+MAX_MORE = 256 * MIB  # that a file may make the server's processes hold
 LIVE_WORST_MS = 100.0
 STEPS_WAITED = 1.5
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 REPLACED = {"String": "a"}
 
 
@@ -175,7 +175,7 @@ def tried(name: str, model: Path, memory_limit: int, slack: float) -> Outcome:
         > LIVE_WORST_MS * slack,
         f"a short request took {outcome.beside_ms:.0f} ms": outcome.beside_ms
         > (STEPS_WAITED * outcome.alone_ms + PAUSE_S * 1000) * slack,
-        f"{outcome.more_bytes / MIB:.0f} MiB more": outcome.more_bytes > MOST_MORE,
+        f"{outcome.more_bytes / MIB:.0f} MiB more": outcome.more_bytes > MAX_MORE,
     }
     outcome.record.problems += [line for line, is_over in bars.items() if is_over]
     return outcome
@@ -216,7 +216,7 @@ async def _beside(port: int, hostile: HostileFile, record: Record) -> float:
 
 def _odd_lines(log: str) -> list[str]:
     lines = [line for line in log.split("\n") if line]
-    odd = [line for line in lines if len(line) >= MOST_CHARACTERS or not line.isprintable()]
+    odd = [line for line in lines if len(line) >= MAX_CHARACTERS or not line.isprintable()]
     traces = [line for line in lines if line.startswith(("Traceback", "  Traceback"))]
     return [f"the log has a line of {len(line)} characters: {line[:80]!r}" for line in odd + traces]
 

@@ -8,7 +8,7 @@
 
 #include "random_model.h"
 
-enum { MOST_THREADS = 256 };
+enum { MAX_THREADS = 256 };
 
 typedef struct machine {
     double gmac, attention, values;  // work of one core per nanosecond
@@ -20,7 +20,7 @@ typedef struct machine {
 typedef struct crew {
     const machine* m;
     unsigned n;
-    double at[MOST_THREADS];  // clock of each thread, in nanoseconds
+    double at[MAX_THREADS];  // clock of each thread, in nanoseconds
 } crew;
 
 // A cache line that goes from core to core. `free` is the time at which the next core can have it.
@@ -55,9 +55,9 @@ static void release(const crew* c, const unsigned* who, unsigned n, double from,
 }
 
 static void barrier(crew* c) {
-    unsigned order[MOST_THREADS], last[MOST_THREADS], n_groups = 0;
+    unsigned order[MAX_THREADS], last[MAX_THREADS], n_groups = 0;
     const unsigned group = c->m->before ? c->n : LW_POOL_GROUP;
-    double came[MOST_THREADS], told[MOST_THREADS];
+    double came[MAX_THREADS], told[MAX_THREADS];
     for (unsigned first = 0; first < c->n; first += group) {
         const unsigned n = c->n - first < group ? c->n - first : group;
         for (unsigned i = 0; i < n; ++i) order[first + i] = first + i;
@@ -136,13 +136,13 @@ static double speed(const phase* p, unsigned busy) {
 // Threads that read share the bandwidth, so their speeds change at every event. The simulation goes from one event to
 // the next.
 static void run_phase(crew* c, const phase* p) {
-    static thread_state states[MOST_THREADS];
+    static thread_state states[MAX_THREADS];
     lw_work work = {0};
     line counter = {0};
     double now = 0;
     for (unsigned t = 0; t < c->n; ++t) states[t] = (thread_state){.taker = {&work, p->items, c->n, t, false}};
     for (;;) {
-        unsigned busy = 0, next = MOST_THREADS;
+        unsigned busy = 0, next = MAX_THREADS;
         double when = 1e300;
         for (unsigned t = 0; t < c->n; ++t) busy += !states[t].done && states[t].left > 0 && c->at[t] <= now;
         const double rate = speed(p, busy);
@@ -155,7 +155,7 @@ static void run_phase(crew* c, const phase* p) {
                 next = t;
             }
         }
-        if (next == MOST_THREADS) break;
+        if (next == MAX_THREADS) break;
         for (unsigned t = 0; t < c->n; ++t)
             if (!states[t].done && states[t].left > 0 && c->at[t] <= now && t != next)
                 states[t].left -= (when - now) * rate;

@@ -95,7 +95,7 @@ def test_a_packed_directory_says_the_same(directory, tmp_path):
 
 def test_without_a_limit_texts_are_as_long_as_memory_allows(directory, monkeypatch):
     limit = MemoryLimit(4 * 100 * make_encoder.WORKSPACE_BYTES * 48, "a test", True)
-    monkeypatch.setattr(make_encoder, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(make_encoder, "MIN_TOKENS", 1)
     with open_checkpoint(directory) as checkpoint, Model.load(checkpoint, weights="f32") as model:
         for asked, longest in ((None, 100), (200, 200)):
             settings = Settings(max_model_len=asked)

@@ -22,8 +22,8 @@ from random import Random
 from tests.fuzz.json_mutation import mutate_json
 from tests.fuzz.names import module_of
 
-MOST_BYTES, MOST_S = 256 << 20, 5.0
-MOST_CHARACTERS = 500
+MAX_BYTES, MAX_S = 256 << 20, 5.0
+MAX_CHARACTERS = 500
 SAFE = 3 << 30  # bytes that this process may have, should it be wrong
 HELLO = [{"role": "user", "content": "hi"}]
 TEXTS = ("Hello world", "a" * 28 + "c", "ab" * 2000, "\ufdfa" * 400, " " * 3000 + "x", "1" * 3000)
@@ -68,9 +68,9 @@ class Worst:
         """One input."""
         self.seconds, self.n_bytes = max(self.seconds, seconds), max(self.n_bytes, n_bytes)
         self.refused += error is not None
-        if seconds > MOST_S or n_bytes > MOST_BYTES:
+        if seconds > MAX_S or n_bytes > MAX_BYTES:
             self.problems.append(f"{seconds:.1f} s, {n_bytes >> 20} MiB: {what[:300]}")
-        if error is not None and (len(error) >= MOST_CHARACTERS or not error.isprintable()):
+        if error is not None and (len(error) >= MAX_CHARACTERS or not error.isprintable()):
             self.problems.append(f"{len(error)} characters: {error[:300]!r}")
 
     def line(self, count: int) -> str:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.fuzz.limits import MOST_BYTES, Worst
+from tests.fuzz.limits import MAX_BYTES, Worst
 from tests.fuzz.names import ROOT
 
 
@@ -21,7 +21,7 @@ def test_a_few_of_each_kind():
 
 @pytest.mark.parametrize(
     "taken",
-    [(6.0, 0, None), (0.0, MOST_BYTES + 1, None), (0.0, 0, "a\nb"), (0.0, 0, "a" * 500)],
+    [(6.0, 0, None), (0.0, MAX_BYTES + 1, None), (0.0, 0, "a\nb"), (0.0, 0, "a" * 500)],
 )
 def test_what_is_over_a_limit_is_told(taken):
     worst = Worst("configs")

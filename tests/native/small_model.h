@@ -10,7 +10,7 @@
 #include "lanewise.h"
 #include "uniform_model.h"
 
-enum { LAYERS = 2, HIDDEN = 64, FFN = 96, HEADS = 2, KV_HEADS = 1, DIM = 32, VOCAB = 50, MOST_VALUES = FFN * HIDDEN };
+enum { LAYERS = 2, HIDDEN = 64, FFN = 96, HEADS = 2, KV_HEADS = 1, DIM = 32, VOCAB = 50, MAX_VALUES = FFN * HIDDEN };
 
 static int failed, passed;
 
@@ -104,7 +104,7 @@ static inline lw_tensor float_tensor(float* values, uint32_t rows, uint32_t cols
 }
 
 static inline lw_status load_tensor(lw_model* model, const small_tensor* t, uint32_t layer) {
-    static float values[MOST_VALUES];
+    static float values[MAX_VALUES];
     const lw_tensor tensor = float_tensor(values, t->rows, t->cols, 100 * (uint32_t)t->role + layer);
     return lw_model_load(model, t->role, layer, &tensor, t->rows > 1 ? t->target : LW_F32);
 }

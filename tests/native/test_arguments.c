@@ -159,7 +159,7 @@ static void test_places(lw_model* model) {
 }
 
 static void test_tensors(lw_model* model) {
-    static float values[MOST_VALUES];
+    static float values[MAX_VALUES];
     const lw_tensor good = float_tensor(values, HEADS * DIM, HIDDEN, 1);
     lw_tensor t = good;
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
@@ -192,7 +192,7 @@ static void test_tensors(lw_model* model) {
 }
 
 static void test_packed_tensors(lw_model* model) {
-    static _Alignas(64) float values[MOST_VALUES];
+    static _Alignas(64) float values[MAX_VALUES];
     lw_packed_tensor packed = {.role = LW_ATTN_Q, .data = values, .n_bytes = 1, .rows = HEADS * DIM, .cols = HIDDEN};
     lw_packed_tensor found = {.n_bytes = 77};
     ARGUMENT(lw_model_load_packed(NULL, &packed, 1, LW_LOAD_MAP), "must not be NULL");

@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "pooled_models.h"
 
-enum { N_TEXTS = 512, LONGEST = 40, TOKENS = 4096, MOST_DIMS = 64, PROMPT = 8, STEPS = 3, MOST_ROUNDS = 1000 };
+enum { N_TEXTS = 512, LONGEST = 40, TOKENS = 4096, MAX_DIMS = 64, PROMPT = 8, STEPS = 3, MAX_ROUNDS = 1000 };
 
 static const variant crowded[] = {
     {"f32, 512 texts", LW_F32, true, LW_F32, LW_POOL_MEAN, 48, 4, 80, 0},
@@ -79,7 +79,7 @@ static uint64_t together_beside_a_chat(lw_session* session, const variant* v, si
     if (pthread_create(&c.thread, NULL, talk, &c) != 0) exit(1);
     uint64_t hash = 0;
     unsigned rounds = 0;
-    for (unsigned begun = 0; rounds < MOST_ROUNDS && (rounds == 0 || atomic_load(&c.steps) < begun + STEPS); ++rounds) {
+    for (unsigned begun = 0; rounds < MAX_ROUNDS && (rounds == 0 || atomic_load(&c.steps) < begun + STEPS); ++rounds) {
         if (rounds == 0) begun = atomic_load(&c.steps);
         memset(out, 0, floats * sizeof(float));
         expect(encode(session, v, 0, N_TEXTS, out) == LW_OK, "512 texts beside a chat");
@@ -89,13 +89,13 @@ static uint64_t together_beside_a_chat(lw_session* session, const variant* v, si
     }
     atomic_store(&c.over, true);
     pthread_join(c.thread, NULL);
-    expect(rounds < MOST_ROUNDS && !c.wrong, "the chat goes on, with the same logits");
+    expect(rounds < MAX_ROUNDS && !c.wrong, "the chat goes on, with the same logits");
     lw_model_close(writer);
     return hash;
 }
 
 static void test_one_answer(const variant* v, const char* only) {
-    static float out[N_TEXTS * MOST_DIMS];
+    static float out[N_TEXTS * MAX_DIMS];
     const size_t floats = N_TEXTS * v->hidden;
     uint64_t golden = 0;
     for (size_t l = 0; l < LW_LEVEL_COUNT; ++l) {

@@ -10,7 +10,7 @@
 #include "kernels/lane_ops.h"
 #include "ops/math.h"
 
-enum { MOST_ROWS = 9, MOST_GUESSES = 5 };
+enum { MAX_ROWS = 9, MAX_GUESSES = 5 };
 
 static int passed, failed;
 static uint64_t state = 88172645463325252u;
@@ -53,16 +53,15 @@ static float dot(const float* a, const float* b, size_t n) {
 
 // Inputs of all rows are put together here: those of the tail, of guesses that were accepted, and the others.
 static bool convolves(const lw_lane_ops* ops) {
-    const size_t rows = between(0, MOST_ROWS), channels = between(1, 70), taps = between(2, LW_MAX_TAPS);
+    const size_t rows = between(0, MAX_ROWS), channels = between(1, 70), taps = between(2, LW_MAX_TAPS);
     const bool gated = next() % 2, biased = next() % 2, fresh = next() % 3 == 0;
-    const size_t accepted = fresh ? 0 : between(0, MOST_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
-    const size_t stride = channels + between(0, 5), n = rows * stride, tail = (taps + MOST_ROWS) * stride;
+    const size_t accepted = fresh ? 0 : between(0, MAX_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
+    const size_t stride = channels + between(0, 5), n = rows * stride, tail = (taps + MAX_ROWS) * stride;
     const size_t before_rows = taps - 1 + accepted, all = before_rows + rows;
     float *x = values(n, 1), *before = values(n, 1), *after = values(n, 1), *out = values(n, 1);
     float *weights = values(channels * taps, 1), *bias = values(channels, 1), *seen = values(tail, 1);
-    float *early = values(MOST_GUESSES * stride, 1), *inputs = values(all * stride, 1);
-    float *want = copy_of(out, n), *want_seen = copy_of(seen, tail),
-          *want_early = copy_of(early, MOST_GUESSES * stride);
+    float *early = values(MAX_GUESSES * stride, 1), *inputs = values(all * stride, 1);
+    float *want = copy_of(out, n), *want_seen = copy_of(seen, tail), *want_early = copy_of(early, MAX_GUESSES * stride);
     for (size_t i = 0; i < all; ++i)
         for (size_t c = 0; c < channels; ++c) {
             const size_t at = i * stride + c, own = at - before_rows * stride;
@@ -80,7 +79,7 @@ static bool convolves(const lw_lane_ops* ops) {
         for (size_t c = 0; c < channels; ++c)
             want_seen[i * stride + c] = inputs[(all - guesses - (taps - 1) + i) * stride + c];
     const bool is_read = next() % 2;
-    if (!is_read) memcpy(want_early, early, MOST_GUESSES * stride * sizeof *early);
+    if (!is_read) memcpy(want_early, early, MAX_GUESSES * stride * sizeof *early);
     const lw_convolve_job job = {.rows = rows,
                                  .channels = channels,
                                  .taps = taps,
@@ -100,7 +99,7 @@ static bool convolves(const lw_lane_ops* ops) {
                                  .accepted_out = is_read ? early : NULL};
     ops->convolve(&job);
     const bool same = memcmp(out, want, n * sizeof *out) == 0 && memcmp(seen, want_seen, tail * sizeof *seen) == 0 &&
-                      memcmp(early, want_early, MOST_GUESSES * stride * sizeof *early) == 0;
+                      memcmp(early, want_early, MAX_GUESSES * stride * sizeof *early) == 0;
     float* const blocks[] = {x, before, after, out, weights, bias, seen, early, inputs, want, want_seen, want_early};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; ++i) free(blocks[i]);
     return same;
@@ -146,9 +145,9 @@ static void define(const lw_recur_job* j, lw_recur_rows in, size_t first, size_t
 }
 
 static bool recurs(const lw_lane_ops* ops, bool ssd) {
-    const size_t rows = between(0, MOST_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
+    const size_t rows = between(0, MAX_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
     const bool fresh = next() % 3 == 0;
-    const size_t accepted = fresh ? 0 : between(0, MOST_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
+    const size_t accepted = fresh ? 0 : between(0, MAX_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
     const size_t stride = 2 * key_dim + columns, heads = between(1, 3), n = key_dim * columns;
     float *cells = values(n, 1), *in = values((rows + accepted) * stride, 0.3f), *out = values(rows * stride, 1);
     float *decay = values((rows + accepted) * heads, 0.5f), *beta = values((rows + accepted) * heads, 1);

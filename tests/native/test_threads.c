@@ -13,7 +13,7 @@
 #include "small_model.h"
 #include "uniform_model.h"
 
-enum { MOST_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
+enum { MAX_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
 enum { RANK = 40 };  // two panels, which threads share
 enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80, CUT_ROWS = 201 };
 
@@ -26,8 +26,8 @@ static void must(lw_status status) {
 typedef struct meeting {
     lw_pool* pool;
     lw_work chunks, items, shares;
-    unsigned run, here[MOST_POOL_THREADS], chunk[ITEMS], item[ITEMS], share[ITEMS];
-    bool missed[MOST_POOL_THREADS];
+    unsigned run, here[MAX_POOL_THREADS], chunk[ITEMS], item[ITEMS], share[ITEMS];
+    bool missed[MAX_POOL_THREADS];
 } meeting;
 
 static void meet(void* context, unsigned thread) {
@@ -350,7 +350,7 @@ int main(int argc, char** argv) {
     must(lw_model_finish(model));
     for (unsigned threads = 1; threads < 6; ++threads) test_pool(threads);
     test_pool(9);
-    test_pool(MOST_POOL_THREADS);
+    test_pool(MAX_POOL_THREADS);
     test_sleep();
     test_sessions(model);
     test_long_context(model);

@@ -55,7 +55,7 @@ def test_no_tokens_no_check(tmp_path, capsys):
 
 
 def test_a_slow_model_is_measured_on_less(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(divergence, "LONGEST_S", 0.0)
+    monkeypatch.setattr(divergence, "MAX_S", 0.0)
     assert " of 255 places " in quantize(capsys, tmp_path / "out")
 
 

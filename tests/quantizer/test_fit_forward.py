@@ -14,7 +14,7 @@ from lanewise_quantizer.fit.calibrate import Quantizer, calibrate
 from lanewise_quantizer.fit.experts import STACKED
 from lanewise_quantizer.fit.forward import check_computable, embedded, run
 from lanewise_quantizer.fit.layer import BY_HEAD, STEPS, matrices_of
-from lanewise_quantizer.fit.mixture import LEAST_TOKENS, fitted_tokens
+from lanewise_quantizer.fit.mixture import MIN_TOKENS, fitted_tokens
 from lanewise_quantizer.fit.recurrence import KEPT
 from lanewise_quantizer.fit.source import Source
 from latent_programs import with_latent_layers
@@ -181,8 +181,8 @@ def test_a_model_that_is_kept_is_walked_through_as_it_is(name, tmp_path):
 def test_experts_that_few_tokens_go_to_borrow_others():
     found = fitted_tokens(np.array([3, 5]), 4000)
     assert {3, 5} <= set(found.tolist())
-    assert len(found) == len(set(found.tolist())) == LEAST_TOKENS
-    assert np.diff(found).max() < 2 * 4000 / LEAST_TOKENS  # from all of the text
+    assert len(found) == len(set(found.tolist())) == MIN_TOKENS
+    assert np.diff(found).max() < 2 * 4000 / MIN_TOKENS  # from all of the text
     many = np.arange(0, 3000, 2)
     assert fitted_tokens(many, 3000) is many
     assert fitted_tokens(np.array([], np.intp), 10).tolist() == list(range(10))

@@ -5,7 +5,7 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from lanewise.text.answers.any_order import MOST, MOST_TEXT
+from lanewise.text.answers.any_order import MAX_TEXT, MOST
 from lanewise.text.answers.calls import argument_schema
 from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.json_calls import HERMES, MISTRAL
@@ -93,7 +93,7 @@ def test_many_functions_share_what_rules_of_orders_may_take():
     schema = {"type": "object", "properties": properties}
     one, many = (len(arguments_rule(schema, n)) for n in (1, 128))
     assert one > 5 * many
-    assert 128 * many < MOST_TEXT
+    assert 128 * many < MAX_TEXT
 
 
 @pytest.mark.parametrize(

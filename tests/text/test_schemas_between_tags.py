@@ -22,7 +22,7 @@ from toy_tokenizer import toy_tokenizer
 
 FORMS = {form.name: form for form in (QWEN3_CODER, GLM, GLM_TIGHT, SEED, MINIMAX, GEMMA)}
 N_SCHEMAS = cases(8, 200)  # for each form
-MOST_TOKENS = 600
+MAX_TOKENS = 600
 
 
 @cache
@@ -45,7 +45,7 @@ def drawn(source, endings, rng):
     """A text of a grammar, whose values end early; None if it is too long."""
     matcher = compiler().compile(source).new_matcher()
     n_tokens, text = tokenizer().vocab_size, b""
-    for _ in range(MOST_TOKENS):
+    for _ in range(MAX_TOKENS):
         mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[
             :n_tokens
         ]

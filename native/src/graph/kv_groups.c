@@ -2,7 +2,7 @@
 
 #include "kv_cache.h"
 
-enum { MOST_KINDS = 16 * LW_MAX_KV_GROUPS };
+enum { MAX_KINDS = 16 * LW_MAX_KV_GROUPS };
 
 // Layers with the same window, and with keys and values of the same size.
 typedef struct kind {
@@ -15,7 +15,7 @@ typedef struct kind {
 
 typedef struct kinds {
     uint32_t n, n_windows;
-    kind of[MOST_KINDS];  // in the order of their first layers
+    kind of[MAX_KINDS];  // in the order of their first layers
     uint32_t windows[LW_MAX_KV_GROUPS], slots[LW_MAX_KV_GROUPS];
 } kinds;
 
@@ -104,7 +104,7 @@ static uint32_t choose_slots(const kinds* k) {
 // Gives each layer its place. The layers of one kind fill their slots one after the other.
 static void place_layers(const lw_model* model, lw_type kv_type, bool by_window, const kinds* k,
                          const uint32_t* first_groups, uint32_t slots, lw_kv_place* places) {
-    uint32_t next[MOST_KINDS] = {0};
+    uint32_t next[MAX_KINDS] = {0};
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
         if (!lw_has_attention(&model->layers[i])) continue;

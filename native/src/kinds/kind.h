@@ -25,7 +25,7 @@ typedef struct lw_mixer_input {
     float* out;
     lw_adapted which;
 } lw_mixer_input;
-enum { LW_MOST_MIXER_INPUTS = 6 };  // maximum for one kind
+enum { LW_MAX_MIXER_INPUTS = 6 };  // maximum for one kind
 
 // One kind of part. Functions that the kind does not need are NULL.
 typedef struct lw_kind {
@@ -50,7 +50,7 @@ typedef struct lw_kind {
     void (*begin)(lw_worker* w);
     // Only for mixers, the parts that mix the rows of a sequence. `inputs` lists the matrices that read norm(x). Among
     // the matrices that adapters may change, `n_adapted` from `first_adapted` on read norm(x).
-    size_t (*inputs)(const lw_worker* w, const lw_layer* layer, lw_mixer_input found[LW_MOST_MIXER_INPUTS]);
+    size_t (*inputs)(const lw_worker* w, const lw_layer* layer, lw_mixer_input found[LW_MAX_MIXER_INPUTS]);
     lw_adapted first_adapted, n_adapted;
     // Computes the mixer's result from the products, for all rows.
     void (*mix)(lw_worker* w, const lw_layer* layer, uint32_t index);

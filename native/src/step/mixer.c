@@ -3,7 +3,7 @@
 #include "kinds/kinds.h"
 #include "step/run.h"
 
-enum { MOST_INPUTS = 2 * LW_MOST_MIXER_INPUTS };  // a layer has at most two kinds with inputs
+enum { MAX_INPUTS = 2 * LW_MAX_MIXER_INPUTS };  // a layer has at most two kinds with inputs
 
 static bool mixes(const lw_worker* w, const lw_layer* layer, size_t kind) {
     return lw_kinds[kind]->inputs != NULL && lw_has_kind(w->model, layer, kind);
@@ -12,9 +12,9 @@ static bool mixes(const lw_worker* w, const lw_layer* layer, size_t kind) {
 // Multiplies norm(x) by the matrices of all mixers in one phase. The low-rank inputs of adapted matrices come before
 // it.
 static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    lw_mixer_input inputs[MOST_INPUTS];
-    const lw_matrix* matrices[MOST_INPUTS];
-    lw_product products[MOST_INPUTS];
+    lw_mixer_input inputs[MAX_INPUTS];
+    const lw_matrix* matrices[MAX_INPUTS];
+    lw_product products[MAX_INPUTS];
     size_t n = 0, first = LW_ADAPTED_COUNT, end = 0;
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind) {
         if (!mixes(w, layer, kind)) continue;

@@ -8,7 +8,7 @@
 #include "status.h"
 #include "step/ahead.h"
 
-enum { MOST_GUESSES = 256 };
+enum { MAX_GUESSES = 256 };
 
 // Allocates s->of_kind[kind] for each kind that the model has. Returns false without memory.
 static bool open_kinds(lw_session* s) {
@@ -181,7 +181,7 @@ static lw_status check_config(const lw_session_config* c, bool pooled) {
 
 static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t max_guesses) {
     const bool has_states = lw_state_place_bytes(model, 0) > 0;
-    if (max_guesses > (has_states ? MOST_GUESSES : 0))
+    if (max_guesses > (has_states ? MAX_GUESSES : 0))
         return lw_fail(LW_ERR_ARGUMENT, "session: max_guesses is %u, must be %s", max_guesses,
                        has_states ? "at most 256" : "0: no layer of the model has a state");
     if (has_states == (n_states > 0)) return LW_OK;

@@ -26,7 +26,7 @@ from lanewise_quantizer.commands.bundled import bundled_windows
 from lanewise_quantizer.text import HELD_OUT
 
 WINDOW = 256  # tokens that see each other
-LONGEST_S = 8.0  # of running the source; what is not done by then is left out
+MAX_S = 8.0  # of running the source; what is not done by then is left out
 # Mean divergences, in nats, up to which a result is called so.
 WORDS = {"fine": 0.02, "noticeable": 0.15, "heavy": 0.7, "broken": math.inf}
 
@@ -98,7 +98,7 @@ def keep_logits(source: Path, tokens: int, threads: int, logits: IO[bytes]) -> W
         logits.write(np.ascontiguousarray(found, "<f4").data)
         done += 1
         begun = begun or time.monotonic()  # the first step also reads all weights for once
-        if time.monotonic() - begun > LONGEST_S:
+        if time.monotonic() - begun > MAX_S:
             break
     return windows[:done]
 

@@ -2,7 +2,7 @@
 
 The router stays as it is and chooses by the inputs that the quantized model before it gives, as it
 will when the model is served. An expert that few tokens go to would be fitted to those alone, and
-lose all others: below :data:`LEAST_TOKENS` others of the text, evenly spaced, are added to its own.
+lose all others: below :data:`MIN_TOKENS` others of the text, evenly spaced, are added to its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
 Vectors = Mapping[Role, Floats]
 
-LEAST_TOKENS = 256  # that each expert is fitted to
+MIN_TOKENS = 256  # that each expert is fitted to
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _parts(
 
 def fitted_tokens(own: Places, n: int) -> Places:
     """The tokens of ``n`` that an expert is fitted to: its own, and then others if they are few."""
-    missing = min(LEAST_TOKENS, n) - len(own)
+    missing = min(MIN_TOKENS, n) - len(own)
     if missing <= 0:
         return own
     others = np.setdiff1d(np.arange(n), own)

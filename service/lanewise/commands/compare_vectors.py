@@ -29,7 +29,7 @@ from lanewise.text.tokenizer import Tokenizer
 
 NEAREST = 10
 ENDS = re.compile(r"(?<=[.!?…。])[\"')\]]*\s+|\n\s*\n")
-LEAST_WORDS = 3
+MIN_WORDS = 3
 ROWS = 256  # compared at a time, to find their nearest
 # What other models are compared by.
 OF_TEXT = ("float_activations", "chat", "tasks", "picture")
@@ -69,7 +69,7 @@ def run(models: Sequence[str], settings: CompareSettings, text: str) -> None:
     texts = sentences_of(text)[: settings.sentences]
     if len(texts) <= NEAREST:
         raise SettingsError(
-            f"--file: {len(texts)} sentences of {LEAST_WORDS} words and more; accepted: at least"
+            f"--file: {len(texts)} sentences of {MIN_WORDS} words and more; accepted: at least"
             f" {NEAREST + 1}"
         )
     rows = measure_all(models, settings, texts)
@@ -89,7 +89,7 @@ def run(models: Sequence[str], settings: CompareSettings, text: str) -> None:
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text that have a few words, each once."""
     found = (" ".join(part.split()) for part in ENDS.split(text))
-    return list(dict.fromkeys(one for one in found if one.count(" ") >= LEAST_WORDS - 1))
+    return list(dict.fromkeys(one for one in found if one.count(" ") >= MIN_WORDS - 1))
 
 
 def measure_all(

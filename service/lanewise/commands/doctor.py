@@ -24,8 +24,8 @@ from lanewise.runtime import (
 )
 from lanewise.settings import DoctorSettings, Settings
 
-LEAST_MEMORY = 1 << 30  # below it only toys fit
-MOST_LINES = 3  # of one thing
+MIN_MEMORY = 1 << 30  # below it only toys fit
+MAX_LINES = 3  # of one thing
 OK = 0
 FAILED = 1
 
@@ -168,10 +168,10 @@ def problems_of(report: dict[str, Any]) -> list[str]:
             "huge pages are off, which costs speed: as root,"
             " echo madvise >/sys/kernel/mm/transparent_hugepage/enabled"
         )
-    if memory["limit_bytes"] < LEAST_MEMORY:
+    if memory["limit_bytes"] < MIN_MEMORY:
         found.append(
             f"{host.format_size(memory['limit_bytes'])} of memory ({memory['limit_reason']}) is"
-            f" little: raise the limit to {host.format_size(LEAST_MEMORY)} or more"
+            f" little: raise the limit to {host.format_size(MIN_MEMORY)} or more"
         )
     model = report.get("model")
     if model and model["max_seqs"] < Settings().max_seqs:
@@ -254,7 +254,7 @@ def _autotune_line(autotune: dict[str, Any]) -> str:
 
 def _few(lines: list[str], what: str) -> str:
     """The lines, or how many there are where they would push all else off the screen."""
-    if len(lines) > MOST_LINES:
+    if len(lines) > MAX_LINES:
         lines = [lines[0], f"… {len(lines)} {what} in all; --json has them"]
     return ("\n" + " " * 12).join(lines)
 

@@ -11,7 +11,7 @@ from typing import Any
 from lanewise import host
 from lanewise.commands.bench import measure
 from lanewise.commands.opening import open_model
-from lanewise.commands.plan_report import MOST_FOUND, print_found, print_instances, print_plan
+from lanewise.commands.plan_report import MAX_FOUND, print_found, print_instances, print_plan
 from lanewise.commands.progress import steps_bar
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
@@ -72,7 +72,7 @@ def _search(settings: PlanSettings) -> None:
             if (held := holding(plan_for(instance), _asked(settings, instance), goal)) is not None:
                 found.append(held)
             bar.advance(task)
-            if len(found) == MOST_FOUND and not settings.json:
+            if len(found) == MAX_FOUND and not settings.json:
                 break  # the cheapest come first
     report = {"asked": asdict(goal) | {"users": settings.users}, "machines": found}
     if settings.json:

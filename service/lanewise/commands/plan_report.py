@@ -9,8 +9,8 @@ from rich.table import Column, Table
 from lanewise.host import MIB, count, format_size
 from lanewise.planning.machines import Instance
 
-MOST_USED = 0.9  # of the memory, by weights and conversations
-MOST_FOUND = 15  # machines that are shown
+MAX_USED = 0.9  # of the memory, by weights and conversations
+MAX_FOUND = 15  # machines that are shown
 MIN_WIDTH = 110  # of a table's line, where no terminal says how wide it is
 
 
@@ -65,7 +65,7 @@ def print_found(rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         console.print(table, soft_wrap=True)
         said = f"{count(len(rows), 'machine')} that hold it, by price"
-        console.print(said + ("; --json has all" if len(rows) == MOST_FOUND else ""))
+        console.print(said + ("; --json has all" if len(rows) == MAX_FOUND else ""))
     else:
         console.print(
             "no machine that is known holds it; fewer users, fewer bits or longer times may"
@@ -146,9 +146,9 @@ def _remedy(row: dict[str, Any], memory: dict[str, Any]) -> str:
     """What makes their conversations fit: a setting of the server, or another machine."""
     needed = -(-row["kv_needed_bytes"] // MIB)
     # Beside both the server, texts and requests need room, as when it sizes the cache itself.
-    if memory["weight_bytes"] + row["kv_needed_bytes"] <= MOST_USED * memory["limit_bytes"]:
+    if memory["weight_bytes"] + row["kv_needed_bytes"] <= MAX_USED * memory["limit_bytes"]:
         return f"`lanewise serve --kv-memory {needed}MiB` holds them"
-    whole = (memory["weight_bytes"] + row["kv_needed_bytes"]) / MOST_USED
+    whole = (memory["weight_bytes"] + row["kv_needed_bytes"]) / MAX_USED
     return f"a machine with {format_size(int(whole))} holds them, or --kv-cache-dtype int8"
 
 

@@ -15,7 +15,7 @@ from lanewise.text.tokenizer import Tokenizer
 T = TypeVar("T")
 
 LIMITS = Limits(cpu_s=1.0, memory=128 << 20, answer=8 << 20)  # of one conversation
-MOST_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 20
 DATE = {"date_string": "26 Jul 2024"}  # for templates that tell today's: ids must not depend on it
 
 
@@ -39,7 +39,7 @@ def encode_chats(
                 *(tokenizer, template, list(chat), None, DATE),
                 add_generation_prompt=add_generation_prompt,
                 without_end=False,
-                most_characters=MOST_CHARACTERS,
+                most_characters=MAX_CHARACTERS,
             )
             text = await templates.render(template, packed, client=0)
             found.append(tokenizer.encode_marked(text, mark))

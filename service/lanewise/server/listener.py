@@ -5,7 +5,7 @@ import os
 import resource
 import socket
 
-LEAST_FILES = 56  # with which a server has a few connections
+MIN_FILES = 56  # with which a server has a few connections
 UNREAD_BYTES, UNSENT_BYTES = 128 << 10, 64 << 10
 SILENT_S = 60  # of a connection, before the kernel asks whether anybody is there
 
@@ -16,10 +16,10 @@ def raise_file_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    if soft != resource.RLIM_INFINITY and max(soft, most) < LEAST_FILES:
+    if soft != resource.RLIM_INFINITY and max(soft, most) < MIN_FILES:
         raise OSError(
             errno.EMFILE,
-            f"this process may open {most} files (ulimit -n); accepted: at least {LEAST_FILES}",
+            f"this process may open {most} files (ulimit -n); accepted: at least {MIN_FILES}",
         )
 
 

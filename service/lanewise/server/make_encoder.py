@@ -12,10 +12,10 @@ from lanewise.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 
-MOST_TOKENS = 65536  # of one step of the native library, which has whole texts
+MAX_TOKENS = 65536  # of one step of the native library, which has whole texts
 # Of the workspace, of each token and each value of its row: rows of a usual layer and their codes.
 WORKSPACE_BYTES = 80
-LEAST_TOKENS = 512
+MIN_TOKENS = 512
 ONLY_FOR_TEXT = ("draft", "lora", "allow_runtime_lora", "chat_template")
 
 
@@ -29,9 +29,9 @@ def make_encoder(
                 f"{name} is given, and {model.name} makes vectors; accepted: {name} for models"
                 " that write text"
             )
-    if settings.max_step_tokens > MOST_TOKENS:
+    if settings.max_step_tokens > MAX_TOKENS:
         raise SettingsError(
-            f"max_step_tokens is {settings.max_step_tokens}; accepted: at most {MOST_TOKENS} for"
+            f"max_step_tokens is {settings.max_step_tokens}; accepted: at most {MAX_TOKENS} for"
             " models that make vectors"
         )
     limit = longest_text(settings.max_model_len, max_tokens, model.config.context_length)
@@ -76,7 +76,7 @@ def make_encoder(
 
 def fitting_tokens(hidden_size: int, n_bytes: int) -> int:
     """Tokens of a text whose workspace takes about a quarter of so much memory."""
-    return max(LEAST_TOKENS, n_bytes // 4 // (WORKSPACE_BYTES * hidden_size))
+    return max(MIN_TOKENS, n_bytes // 4 // (WORKSPACE_BYTES * hidden_size))
 
 
 def longest_text(asked: int | None, said: int | None, context: int) -> int:
@@ -86,9 +86,8 @@ def longest_text(asked: int | None, said: int | None, context: int) -> int:
     """
     if asked is not None and asked > context:
         raise SettingsError(f"max_model_len is {asked}; accepted: at most the model's {context}")
-    if asked is not None and asked > MOST_TOKENS:
+    if asked is not None and asked > MAX_TOKENS:
         raise SettingsError(
-            f"max_model_len is {asked}; accepted: at most {MOST_TOKENS} for models that make"
-            " vectors"
+            f"max_model_len is {asked}; accepted: at most {MAX_TOKENS} for models that make vectors"
         )
-    return asked or min(said or context, context, MOST_TOKENS)
+    return asked or min(said or context, context, MAX_TOKENS)

@@ -20,8 +20,8 @@ Conversation = Sequence[Mapping[str, Any]]
 Shape = Callable[[Conversation], Conversation]
 
 MAX_PROBE = 1 << 16  # characters that a template may make of a few words
-MOST_TURNS = 256  # that are tried; of longer conversations the beginning and the end
-HALF = MOST_TURNS // 2
+MAX_TURNS = 256  # that are tried; of longer conversations the beginning and the end
+HALF = MAX_TURNS // 2
 MAX_KNOWN = 256  # orders of which is remembered what a template wants
 PROBE_TOOL = {
     "type": "function",
@@ -158,7 +158,7 @@ def _shapes(template: ChatTemplate, messages: Conversation, *, has_tools: bool) 
     """The shapes that a conversation may get, the one first in which all of it is shown."""
     # Turns over and over are as one turn twice.
     order = REPEATED.sub(r"\1", "".join(map(_code, messages)))
-    order = order if len(order) <= MOST_TURNS else order[:HALF] + order[-HALF:]
+    order = order if len(order) <= MAX_TURNS else order[:HALF] + order[-HALF:]
     known: dict[Any, Any] = template.habits
     found = known.get((has_tools, order))
     if found is None:

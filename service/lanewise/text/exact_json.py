@@ -12,8 +12,8 @@ from typing import Any
 from lanewise.text.json_schema import NotEnforceableError
 
 EXACT_INTEGERS = 2**53  # from here on a double is not every integer
-MOST_DEEP = 16
-MOST_ITEMS = 1000  # of a list, in a rule
+MAX_DEEP = 16
+MAX_ITEMS = 1000  # of a list, in a rule
 KEPT = ("$defs", "definitions", "x-guidance")
 SAYS_NOTHING = {"title", "description", "default", "examples", "type", *KEPT}
 
@@ -67,7 +67,7 @@ class _Rules:
     def value(self, schema: Any, depth: int) -> str:
         """The name of a rule, or what stands for it."""
         schema = self._resolved(schema)
-        if depth > MOST_DEEP:
+        if depth > MAX_DEEP:
             raise NotEnforceableError("an integer above 2^53 is nested too deeply to be enforced")
         own = {key: one for key, one in schema.items() if key not in KEPT}
         if not has_large(own) and not ("$ref" in json.dumps(own) and has_large(self._shared)):
@@ -75,7 +75,7 @@ class _Rules:
         return self._add(self._body(own, depth))
 
     def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        for _ in range(MOST_DEEP):
+        for _ in range(MAX_DEEP):
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 break
             found: Any = self._root
@@ -131,8 +131,8 @@ class _Rules:
 
 def list_rule(item: str, comma: str, least: Any, most: Any) -> str:
     """A list in brackets, of some number of items."""
-    least = least if type(least) is int and 0 < least <= MOST_ITEMS else 0
-    most = most if type(most) is int and 0 <= most <= MOST_ITEMS else None
+    least = least if type(least) is int and 0 < least <= MAX_ITEMS else 0
+    most = most if type(most) is int and 0 <= most <= MAX_ITEMS else None
     if most is not None and most < least:
         raise NotEnforceableError(f"no list has at least {least} items and at most {most}")
     if most == 0:

@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 from lanewise.loading.vocabulary.gguf_text import PREFIX, TokenType
 from lanewise.text.backend import build
 from lanewise.text.gguf_vocabulary import SPACE, Vocabulary
-from lanewise.text.tokenizer_doubts import LONGEST_PIECE, charsmap_doubt
+from lanewise.text.tokenizer_doubts import MAX_PIECE, charsmap_doubt
 
 GOES_ON = "##"
 # What the public converter names them by, where metadata does not.
@@ -57,7 +57,7 @@ def _word_piece_token(text: str) -> str:
 
 def unigram(vocabulary: Vocabulary) -> Tokenizer:
     """SentencePiece's pieces with probabilities, of which the likeliest cut of a text is taken."""
-    vocabulary.check_lengths(LONGEST_PIECE)
+    vocabulary.check_lengths(MAX_PIECE)
     pieces = list(zip(vocabulary.tokens, vocabulary.scores(), strict=True))
     unknown = vocabulary.ids.get(_special(vocabulary, "unknown", UNIGRAM_NAMES))
     has_bytes = TokenType.BYTE in vocabulary.types

@@ -17,7 +17,7 @@ from lanewise.text.gguf_vocabulary import CONTROL_TYPES, LITERAL_TYPES, SPACE, V
 from lanewise.text.limited_tokenizer import LimitedTokenizer
 from lanewise.text.pre_tokenizers import DEFAULT, LINEAR, PIECES, PRE_TOKENIZERS, PreTokenizer
 
-LONGEST_PIECE = 1024  # characters: all their cuts are tried
+MAX_PIECE = 1024  # characters: all their cuts are tried
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def _gemma4(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
-    vocabulary.check_lengths(LONGEST_PIECE)
+    vocabulary.check_lengths(MAX_PIECE)
     merges = merges_from_scores(vocabulary.tokens, vocabulary.scores(), vocabulary.types)
     return _pieces(vocabulary, "tokens", merges)
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
 
-MOST_CHARACTERS = 256 << 10  # of a grammar's source, unless a server is told otherwise
-MOST_BEGINNING = 16 << 10  # bytes that every text begins with
-MOST_LEVELS = 120  # of a schema's JSON; the library reads 127, some of which are ours
-MOST_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
-MOST_GBNF_RULES = 500
+MAX_CHARACTERS = 256 << 10  # of a grammar's source, unless a server is told otherwise
+MAX_BEGINNING = 16 << 10  # bytes that every text begins with
+MAX_LEVELS = 120  # of a schema's JSON; the library reads 127, some of which are ours
+MAX_GBNF_CHARACTERS = 32 << 10  # translated in Python, in a time that grows with its square
+MAX_GBNF_RULES = 500
 CACHED_GRAMMARS = 64
 # Bounds of what one grammar may cost, over twice what 130 ordinary ones need at most: 3 ms of lexer
 # work for one token, and 90 ms of parsing for the most ambiguous rules found.
@@ -227,8 +227,8 @@ def measure(value: Any, most_characters: int) -> int:
             rest.extend((item, level + 1) for item in part)
         if total > most_characters:
             raise GrammarError(_too_long(f"more than {most_characters}", most_characters))
-        if level > MOST_LEVELS:
-            raise GrammarError(f"nested more than {MOST_LEVELS} levels deep")
+        if level > MAX_LEVELS:
+            raise GrammarError(f"nested more than {MAX_LEVELS} levels deep")
     return total
 
 
@@ -322,9 +322,9 @@ def first_matchers(vocabulary: LLTokenizer, grammar: str) -> FirstMatchers:
     fresh.compute_bitmask()
     _check(fresh)
     n_bytes = len(fresh.compute_ff_bytes())
-    if n_bytes > MOST_BEGINNING:
+    if n_bytes > MAX_BEGINNING:
         raise GrammarError(
-            f"every text begins with the same {n_bytes} bytes; accepted: at most {MOST_BEGINNING}"
+            f"every text begins with the same {n_bytes} bytes; accepted: at most {MAX_BEGINNING}"
         )
     begun = fresh.deep_copy()
     if beginning and begun.consume_tokens(beginning) and not begun.is_stopped():
@@ -347,10 +347,10 @@ def _lark(text: str) -> str:
 def _from_gbnf(text: str) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
-    if len(text) > MOST_GBNF_CHARACTERS or text.count("::=") > MOST_GBNF_RULES:
+    if len(text) > MAX_GBNF_CHARACTERS or text.count("::=") > MAX_GBNF_RULES:
         raise GrammarError(
             f"a GBNF grammar of {len(text)} characters and {text.count('::=')} rules is too large; "
-            f"accepted: at most {MOST_GBNF_CHARACTERS} characters and {MOST_GBNF_RULES} rules"
+            f"accepted: at most {MAX_GBNF_CHARACTERS} characters and {MAX_GBNF_RULES} rules"
         )
     try:
         return gbnf_to_lark(text)

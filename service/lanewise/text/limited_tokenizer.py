@@ -34,7 +34,7 @@ PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 
 LOAD_S, LOAD_BYTES_A_S = 1.0, 4 << 20
 LOAD_MEMORY, LOAD_MEMORY_OF_BYTE = 64 << 20, 24
-TEXT_S, TEXT_CHARACTERS_A_S, MOST_S = 0.1, 1 << 19, 4.0
+TEXT_S, TEXT_CHARACTERS_A_S, MAX_S = 0.1, 1 << 19, 4.0
 TEXT_MEMORY = 160 << 20  # the library has 300 bytes for a token
 SHORT_TEXTS = 1 << 16  # characters
 ENVIRONMENT = ("LD_LIBRARY_PATH",)
@@ -68,7 +68,7 @@ class _Process:
 
     def ask(self, message: dict[str, Any], n_characters: int) -> bytes:
         """The answer; TokenizingError where there is none within the limits."""
-        seconds = min(TEXT_S + n_characters / TEXT_CHARACTERS_A_S, MOST_S)
+        seconds = min(TEXT_S + n_characters / TEXT_CHARACTERS_A_S, MAX_S)
         packed = json.dumps(message | {"seconds": seconds}).encode()
         with self._lock:
             if self._running is None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from lanewise.text.pre_tokenizers import LINEAR
 
-MOST_STEPS = 32  # of which one does something to what the one before has made
-MOST_GROWTH = 64.0  # characters made of one
-LONGEST_PIECE = 256  # characters of a Unigram vocabulary's
-LONGEST_WORD = 1024  # characters that WordPiece tries to cut
+MAX_STEPS = 32  # of which one does something to what the one before has made
+MAX_GROWTH = 64.0  # characters made of one
+MAX_PIECE = 256  # characters of a Unigram vocabulary's
+MAX_WORD = 1024  # characters that WordPiece tries to cut
 # Characters that each step makes of one at most; the largest of Unicode's own is 18.
 GROWTH = {
     **dict.fromkeys(("NFC", "NFD"), 4.0),
@@ -48,9 +48,9 @@ def doubt(parsed: Mapping[str, Any]) -> str | None:
 def charsmap_doubt(charsmap: bytes) -> str | None:
     """The same of what the normalizer of a SentencePiece model replaces."""
     longest = longest_replacement(charsmap)
-    if longest <= MOST_GROWTH:
+    if longest <= MAX_GROWTH:
         return None
-    return f"one character may become {longest} bytes; accepted: at most {MOST_GROWTH:.0f}"
+    return f"one character may become {longest} bytes; accepted: at most {MAX_GROWTH:.0f}"
 
 
 def longest_replacement(charsmap: bytes) -> int:
@@ -63,17 +63,17 @@ def _doubts(parsed: Mapping[str, Any]) -> Iterator[str]:
     growth = 1.0
     for index, step in enumerate(_steps(parsed.get("normalizer"), "normalizers")):
         growth *= _growth(step)
-        if index >= MOST_STEPS or growth > MOST_GROWTH:
+        if index >= MAX_STEPS or growth > MAX_GROWTH:
             yield f"normalizer {_name(step)}"
     for part, inner, known in (
         ("pre_tokenizer", "pretokenizers", CUTTING),
         ("decoder", "decoders", DECODING),
     ):
         for index, step in enumerate(_steps(parsed.get(part), inner)):
-            if index >= MOST_STEPS or not _is_plain(step, known):
+            if index >= MAX_STEPS or not _is_plain(step, known):
                 yield f"{part} {_name(step)}"
     for index, step in enumerate(_steps(parsed.get("post_processor"), "processors")):
-        if index >= MOST_STEPS or not _is_once(step):
+        if index >= MAX_STEPS or not _is_once(step):
             yield f"post_processor {_name(step)}"
     yield from _model_doubts(parsed.get("model"))
 
@@ -83,17 +83,17 @@ def _model_doubts(model: Any) -> Iterator[str]:
         yield "model"
     elif model["type"] == "WordPiece":
         longest = model.get("max_input_chars_per_word")
-        if not isinstance(longest, int) or longest > LONGEST_WORD:
+        if not isinstance(longest, int) or longest > MAX_WORD:
             yield "model.max_input_chars_per_word"
     elif model["type"] == "Unigram":
         pieces = model.get("vocab")
-        if not isinstance(pieces, list) or any(_length(piece) > LONGEST_PIECE for piece in pieces):
+        if not isinstance(pieces, list) or any(_length(piece) > MAX_PIECE for piece in pieces):
             yield "model.vocab"
 
 
 def _length(piece: Any) -> int:
     is_piece = isinstance(piece, list) and piece and isinstance(piece[0], str)
-    return len(piece[0]) if is_piece else LONGEST_PIECE + 1
+    return len(piece[0]) if is_piece else MAX_PIECE + 1
 
 
 def _steps(part: Any, inner: str) -> Iterator[Any]:

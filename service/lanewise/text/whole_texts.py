@@ -23,7 +23,7 @@ LONG_TEXT = 1 << 16  # characters
 CHARACTERS_OF_TOKEN = 8
 # What is behind so many characters is never looked at, however few tokens they have: one word of
 # eight million letters may be one token.
-MOST_CHARACTERS, MOST_OF_TOKEN = 1 << 19, 32
+MAX_CHARACTERS, MAX_OF_TOKEN = 1 << 19, 32
 GROWTH = 4
 # Where words are cut, their tokens change: these are of no use.
 TORN_TOKENS = 64
@@ -258,7 +258,7 @@ def _most(limit: int) -> int:
 
 def most_characters(limit: int) -> int:
     """Characters of a text of so many tokens that are looked at."""
-    return max(MOST_CHARACTERS, limit * MOST_OF_TOKEN)
+    return max(MAX_CHARACTERS, limit * MAX_OF_TOKEN)
 
 
 def _kept(text: str, limit: int, cut: Side | None) -> str:

@@ -5,7 +5,7 @@
 #include "../../native/pooled_models.h"
 #include "input.h"
 
-enum { MOST_TOKENS = 24, MOST_TEXTS = 12, MOST_FLOATS = MOST_TOKENS * 192, LEVELS = 5, KV_TYPES = 3, MOST_STEPS = 3 };
+enum { MAX_TOKENS = 24, MAX_TEXTS = 12, MAX_FLOATS = MAX_TOKENS * 192, LEVELS = 5, KV_TYPES = 3, MAX_STEPS = 3 };
 static const char* const isas[LEVELS] = {"scalar", "avx2", "avx512vnni", "avx512vbmi", NULL};
 static const lw_type kv_types[KV_TYPES] = {LW_F16, LW_F32, LW_I8};
 static lw_model* models[N_VARIANTS][LEVELS];
@@ -13,7 +13,7 @@ static lw_session* references[N_VARIANTS][KV_TYPES];
 
 typedef struct texts_step {
     lw_texts texts;
-    uint32_t start[MOST_TEXTS + 2], ids[MOST_TOKENS], types[MOST_TOKENS];
+    uint32_t start[MAX_TEXTS + 2], ids[MAX_TOKENS], types[MAX_TOKENS];
 } texts_step;
 
 typedef struct fuzzed {
@@ -38,7 +38,7 @@ static lw_session* open_one(const lw_model* model, lw_type kv, uint32_t threads,
 
 static lw_session* reference_of(uint32_t variant, uint32_t kv) {
     lw_session** kept = &references[variant][kv];
-    if (*kept == NULL) *kept = open_one(model_of(variant, 0), kv_types[kv], 1, MOST_TOKENS, 1);
+    if (*kept == NULL) *kept = open_one(model_of(variant, 0), kv_types[kv], 1, MAX_TOKENS, 1);
     return *kept;
 }
 
@@ -48,7 +48,7 @@ static bool take_texts(fuzzed* f, texts_step* s) {
     uint32_t n = 0;
     memset(s, 0, sizeof *s);
     for (; n < wanted; ++n) {
-        const uint32_t length = 1 + take_below(f->in, take_flag(f->in) ? MOST_TOKENS : 9);
+        const uint32_t length = 1 + take_below(f->in, take_flag(f->in) ? MAX_TOKENS : 9);
         if (s->start[n] + length > f->most_tokens) break;
         s->start[n + 1] = s->start[n] + length;
         const uint32_t first = take_byte(f->in), step = take_byte(f->in);
@@ -67,7 +67,7 @@ static bool take_texts(fuzzed* f, texts_step* s) {
 }
 
 static void compare_alone(const fuzzed* f, const texts_step* s, uint32_t t, const float* out) {
-    static float alone[MOST_FLOATS];
+    static float alone[MAX_FLOATS];
     const bool rows = s->texts.pooling == LW_POOL_NONE;
     const uint32_t first = s->start[t], start[2] = {0, s->start[t + 1] - first};
     lw_texts one = s->texts;
@@ -82,7 +82,7 @@ static void compare_alone(const fuzzed* f, const texts_step* s, uint32_t t, cons
 }
 
 static void right_step(fuzzed* f) {
-    static float out[MOST_FLOATS];
+    static float out[MAX_FLOATS];
     texts_step s;
     if (!take_texts(f, &s)) return;
     FUZZ_CHECK(lw_encode(f->session, &s.texts, out) == LW_OK, "%s", lw_last_error());
@@ -130,7 +130,7 @@ static const char* spoil(fuzzed* f, texts_step* s) {
 }
 
 static void wrong_step(fuzzed* f) {
-    static uint8_t out[MOST_FLOATS * sizeof(float)];
+    static uint8_t out[MAX_FLOATS * sizeof(float)];
     texts_step s;
     if (!take_texts(f, &s)) return;
     const char* fault = spoil(f, &s);
@@ -146,10 +146,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const lw_model* model = model_of(f.variant, take_below(&in, LEVELS));
     if (model == NULL) return 0;
     f.dims = lw_model_dims(model);
-    f.most_tokens = 1 + take_below(&in, MOST_TOKENS);
-    f.most_texts = 1 + take_below(&in, f.most_tokens < MOST_TEXTS ? f.most_tokens : MOST_TEXTS);
+    f.most_tokens = 1 + take_below(&in, MAX_TOKENS);
+    f.most_texts = 1 + take_below(&in, f.most_tokens < MAX_TEXTS ? f.most_tokens : MAX_TEXTS);
     f.session = open_one(model, kv_types[f.kv], 1 + take_below(&in, 3), f.most_tokens, f.most_texts);
-    for (int n = 0; in.left > 0 && n < MOST_STEPS; ++n)
+    for (int n = 0; in.left > 0 && n < MAX_STEPS; ++n)
         if (take_below(&in, 3) > 0)
             right_step(&f);
         else

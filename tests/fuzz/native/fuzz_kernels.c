@@ -5,7 +5,7 @@
 #include "../../native/kernel_data.h"
 #include "input.h"
 
-enum { MOST_INPUTS = 600, MOST_OUTPUTS = 70, MOST_ROWS = 40 };
+enum { MAX_INPUTS = 600, MAX_OUTPUTS = 70, MAX_ROWS = 40 };
 
 // A half that is not infinite.
 static uint16_t take_half(fuzz_input* in) {
@@ -119,7 +119,7 @@ static void run_all(const plain_matrix* m, const plain_activations* x, size_t ro
 
 // Inputs that a row of the type can have.
 static uint32_t take_cols(fuzz_input* in, lw_type type) {
-    const uint32_t asked = 1 + take_below(in, MOST_INPUTS);
+    const uint32_t asked = 1 + take_below(in, MAX_INPUTS);
     if (is_float_type(type)) return asked % 200 + 1;
     lw_format f;
     const bool coded = lw_find_format(type, &f);
@@ -130,8 +130,8 @@ static uint32_t take_cols(fuzz_input* in, lw_type type) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_input in = {data, size};
     const lw_type type = all_types[take_below(&in, sizeof all_types / sizeof *all_types)];
-    const uint32_t cols = take_cols(&in, type), outputs = 1 + take_below(&in, MOST_OUTPUTS);
-    const size_t rows = 1 + take_below(&in, MOST_ROWS);
+    const uint32_t cols = take_cols(&in, type), outputs = 1 + take_below(&in, MAX_OUTPUTS);
+    const size_t rows = 1 + take_below(&in, MAX_ROWS);
     const data_kind kind = (data_kind)take_below(&in, ORDINARY);
     const bool add = take_flag(&in);
 #if defined(__x86_64__)

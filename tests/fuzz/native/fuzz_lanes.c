@@ -8,7 +8,7 @@
 #include "kernels/limit_ops.h"
 #include "kv_cache.h"
 
-enum { MOST_VALUES = 300, MOST_BLOCKS = 40, MOST_ROWS = 24 };
+enum { MAX_VALUES = 300, MAX_BLOCKS = 40, MAX_ROWS = 24 };
 
 typedef struct values {
     float* data;  // ends at an unreadable page
@@ -56,7 +56,7 @@ static const lw_lane_ops* scalar_ops(void) { return lw_level_lane_ops[LW_LEVEL_S
 static bool runs_here(int level) { return lw_cpu_levels() >> level & 1; }
 
 static void check_elementwise(fuzz_input* in) {
-    const size_t n = 1 + take_below(in, MOST_VALUES), half = n / 2 + 1;
+    const size_t n = 1 + take_below(in, MAX_VALUES), half = n / 2 + 1;
     const values x = take_values(in, 2 * half), y = take_values(in, 2 * half), want = make_values(n);
     const float eps = fabsf(take_float(in)), shift = take_float(in);
     const float asked = fabsf(take_float(in)), scale = asked > 0 ? asked : 1;  // infinity times zero is NaN
@@ -199,13 +199,13 @@ static void check_attention(fuzz_input* in) {
     static const lw_type types[] = {LW_F16, LW_F32, LW_I8};
     const lw_type type = types[take_below(in, 3)];
     const uint32_t head_dim = 2 * (1 + take_below(in, 66)), kv_heads = 1 + take_below(in, 3);
-    const uint32_t n_blocks = 1 + take_below(in, take_byte(in) < 240 ? 5 : MOST_BLOCKS);
+    const uint32_t n_blocks = 1 + take_below(in, take_byte(in) < 240 ? 5 : MAX_BLOCKS);
     const cache c = make_cache(in, type, head_dim, kv_heads, n_blocks);
-    uint32_t blocks[MOST_BLOCKS];
+    uint32_t blocks[MAX_BLOCKS];
     for (uint32_t i = 0; i < n_blocks; ++i) blocks[i] = take_flag(in) ? i : take_below(in, n_blocks);
     lw_attention_job job = {.kv = lw_kv_slot(&c.kv, 0), .blocks = blocks, .kv_head = take_below(in, kv_heads)};
     job.group = 1 + take_below(in, 9);
-    job.n_tokens = 1 + take_below(in, MOST_ROWS / (uint32_t)job.group);
+    job.n_tokens = 1 + take_below(in, MAX_ROWS / (uint32_t)job.group);
     const uint32_t room = n_blocks * LW_BLOCK_TOKENS - (uint32_t)job.n_tokens;
     job.first_position = take_below(in, room + 1);
     job.window = take_flag(in) ? 1 + take_below(in, room + 40) : 0;

@@ -9,7 +9,7 @@
 #include "model/panels.h"
 #include "uniform_model.h"
 
-enum { MOST_ROWS = 70, MOST_COLS = 640 };
+enum { MAX_ROWS = 70, MAX_COLS = 640 };
 
 typedef struct shape {
     uint32_t rows, cols;
@@ -154,8 +154,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         kind < 250 ? all_types[kind % (sizeof all_types / sizeof *all_types)] : (lw_type)take_word(&in);
     const lw_type target = take_byte(&in) < 200 ? type : all_types[take_below(&in, 2)];  // Q4_0 or Q8_0
     const uint32_t unit = take_flag(&in) ? 256 : take_flag(&in) ? 32 : 1;
-    const uint32_t cols = (1 + take_below(&in, MOST_COLS)) / unit * unit;
-    const shape s = {1 + take_below(&in, MOST_ROWS), cols > 0 ? cols : unit};
+    const uint32_t cols = (1 + take_below(&in, MAX_COLS)) / unit * unit;
+    const shape s = {1 + take_below(&in, MAX_ROWS), cols > 0 ? cols : unit};
     const int from = (int)take_below(&in, LW_LEVEL_COUNT), to = (int)take_below(&in, LW_LEVEL_COUNT);
     const bool tame = take_flag(&in);
     int8_t table[LW_TABLE_ENTRIES];

@@ -14,19 +14,19 @@ typedef struct fuzzed {
     sequence sequences[SEQUENCES];
     one_step* begun[LW_STEPS_AHEAD];
     uint32_t n_begun, n_holds;
-    uint32_t n_drawn;             // by the step that was begun last
-    uint32_t drawn[MOST_LOGITS];  // by the step that was run last
+    uint32_t n_drawn;            // by the step that was begun last
+    uint32_t drawn[MAX_LOGITS];  // by the step that was run last
 } fuzzed;
 
 static void open_session(fuzzed* f) {
     static const lw_type kv_types[] = {LW_F16, LW_F32, LW_I8};
     f->config = (lw_session_config){.n_threads = 1 + take_below(f->in, 3),
-                                    .n_blocks = MOST_GROUPS * BLOCKS,
-                                    .max_batch_tokens = 1 + take_below(f->in, MOST_BATCH),
+                                    .n_blocks = MAX_GROUPS * BLOCKS,
+                                    .max_batch_tokens = 1 + take_below(f->in, MAX_BATCH),
                                     .kv_type = kv_types[take_below(f->in, 3)],
-                                    .max_adapter_rank = take_flag(f->in) ? TINY_MOST_RANK : 0,
+                                    .max_adapter_rank = take_flag(f->in) ? TINY_MAX_RANK : 0,
                                     .observe_inputs = 1};
-    f->config.max_batch_logits = 1 + take_below(f->in, MOST_LOGITS);
+    f->config.max_batch_logits = 1 + take_below(f->in, MAX_LOGITS);
     if (f->config.max_batch_logits > f->config.max_batch_tokens)
         f->config.max_batch_logits = f->config.max_batch_tokens;
     const lw_model* model = tiny_model(f->variant, f->level);
@@ -38,10 +38,10 @@ static void open_session(fuzzed* f) {
     lw_kv_layout layout;
     FUZZ_CHECK(lw_model_kv_layout(model, f->config.kv_type, f->config.groups_by_window, &layout) == LW_OK, "layout");
     f->n_groups = layout.n_groups;
-    FUZZ_CHECK(f->n_groups <= MOST_GROUPS, "%u groups", f->n_groups);
+    FUZZ_CHECK(f->n_groups <= MAX_GROUPS, "%u groups", f->n_groups);
     f->has_states = layout.state_bytes > 0;
     f->config.n_states = f->has_states ? SEQUENCES : 0;
-    f->config.max_guesses = f->has_states ? take_below(f->in, MOST_GUESSES + 1) : 0;
+    f->config.max_guesses = f->has_states ? take_below(f->in, MAX_GUESSES + 1) : 0;
     const lw_status status = lw_session_open(model, &f->config, &f->session);
     FUZZ_CHECK(status == LW_OK, "no session: %s", lw_last_error());
     memset(f->sequences, 0, sizeof f->sequences);

@@ -4,14 +4,14 @@
 
 #include "session_steps.h"
 
-enum { MOST_HEAD_STEPS = 3 };
+enum { MAX_HEAD_STEPS = 3 };
 
 // The head runs on some sequences, then on what it made of them itself: one token of each in a step.
 typedef struct heads {
     uint32_t n_rows, n_steps, n_groups;
     uint32_t n_known;  // tokens of each row that steps so far have had, that of the next step included
     uint32_t sequence[SEQUENCES], context[SEQUENCES], accepted[SEQUENCES];
-    uint32_t tokens[SEQUENCES][MOST_HEAD_STEPS];
+    uint32_t tokens[SEQUENCES][MAX_HEAD_STEPS];
     sequence sequences[SEQUENCES];
     const lw_adapter* adapters[SEQUENCES];
     bool has_adapters;
@@ -20,13 +20,12 @@ typedef struct heads {
 // Guesses that were not accepted are given up: the head writes over their keys and values.
 static inline void take_heads(fuzz_input* in, heads* h, const lw_session_config* c, sequence* sequences,
                               uint32_t n_groups, const lw_adapter* const* adapters) {
-    *h =
-        (heads){.n_steps = 1 + take_below(in, MOST_HEAD_STEPS), .n_groups = n_groups, .has_adapters = adapters != NULL};
+    *h = (heads){.n_steps = 1 + take_below(in, MAX_HEAD_STEPS), .n_groups = n_groups, .has_adapters = adapters != NULL};
     const uint32_t turn = take_below(in, SEQUENCES), given = take_byte(in) | 1;
     for (uint32_t i = 0; i < SEQUENCES; ++i) {
         const uint32_t index = (i + turn) % SEQUENCES;
         sequence* q = &sequences[index];
-        if (!(given >> i & 1) || q->n == 0 || q->n + q->guesses + h->n_steps > MOST_TOKENS) continue;
+        if (!(given >> i & 1) || q->n == 0 || q->n + q->guesses + h->n_steps > MAX_TOKENS) continue;
         if (h->n_rows == c->max_batch_tokens || h->n_rows == c->max_batch_logits) continue;
         const uint32_t row = h->n_rows++;
         q->guesses = h->accepted[row] = q->guesses > 0 ? take_below(in, q->guesses + 1) : 0;

@@ -7,39 +7,39 @@
 enum {
     SEQUENCES = 3,
     SEQUENCE_BLOCKS = 3,
-    MOST_GROUPS = 2,  // of layers, each with BLOCKS of the cache
+    MAX_GROUPS = 2,  // of layers, each with BLOCKS of the cache
     BLOCKS = 12,
-    MOST_TOKENS = SEQUENCE_BLOCKS * LW_BLOCK_TOKENS,
-    MOST_BATCH = 48,
-    MOST_LOGITS = 12,
-    MOST_HISTORY = 8,
-    MOST_GUESSES = 4
+    MAX_TOKENS = SEQUENCE_BLOCKS * LW_BLOCK_TOKENS,
+    MAX_BATCH = 48,
+    MAX_LOGITS = 12,
+    MAX_HISTORY = 8,
+    MAX_GUESSES = 4
 };
 
 typedef struct sequence {
-    uint32_t tokens[MOST_TOKENS], n;  // in the cache, or on their way to it
-    uint32_t guesses;                 // behind those, which its state does not have
-    uint32_t adapter;                 // 0: none
+    uint32_t tokens[MAX_TOKENS], n;  // in the cache, or on their way to it
+    uint32_t guesses;                // behind those, which its state does not have
+    uint32_t adapter;                // 0: none
     uint32_t table[SEQUENCE_BLOCKS];
 } sequence;
 
 // A batch and all that it points to, which stays where it is until the step is finished.
 typedef struct one_step {
     lw_batch batch;
-    uint32_t token_ids[MOST_BATCH], query_start[SEQUENCES + 1], context_lens[SEQUENCES];
+    uint32_t token_ids[MAX_BATCH], query_start[SEQUENCES + 1], context_lens[SEQUENCES];
     uint32_t n_groups;
-    uint32_t tables[SEQUENCES * MOST_GROUPS * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MOST_LOGITS];
-    uint32_t copies[2 * MOST_GROUPS * SEQUENCE_BLOCKS], state_copies[2];
+    uint32_t tables[SEQUENCES * MAX_GROUPS * SEQUENCE_BLOCKS], table_rows[SEQUENCES], logit_rows[MAX_LOGITS];
+    uint32_t copies[2 * MAX_GROUPS * SEQUENCE_BLOCKS], state_copies[2];
     uint32_t guesses[SEQUENCES], accepted[SEQUENCES];
     bool has_states;  // then a sequence's is in the place that its row of the tables has
     bool has_head;    // that predicts
     const lw_adapter* adapters[SEQUENCES];
-    lw_draw draws[MOST_LOGITS];
-    lw_sampling samplings[MOST_LOGITS];
-    uint32_t masks[MOST_LOGITS][2], bias_ids[MOST_LOGITS][2], history[MOST_LOGITS][MOST_HISTORY + 1];
-    float bias_values[MOST_LOGITS][2];
-    float logits[MOST_LOGITS * TINY_VOCAB];
-    lw_sampled results[MOST_LOGITS];
+    lw_draw draws[MAX_LOGITS];
+    lw_sampling samplings[MAX_LOGITS];
+    uint32_t masks[MAX_LOGITS][2], bias_ids[MAX_LOGITS][2], history[MAX_LOGITS][MAX_HISTORY + 1];
+    float bias_values[MAX_LOGITS][2];
+    float logits[MAX_LOGITS * TINY_VOCAB];
+    lw_sampled results[MAX_LOGITS];
     uint32_t sequence[SEQUENCES];  // whose each row of the batch is
     sequence after[SEQUENCES];     // all sequences as the step leaves them: those of the session go on before it is run
     const char* fault;
@@ -74,7 +74,7 @@ static inline void take_draw(fuzz_input* in, one_step* s, uint32_t row) {
     if (take_byte(in) < 80) p->mask = s->masks[row];
     lw_draw* d = &s->draws[row];
     *d = (lw_draw){.sampling = p, .position = take_byte(in), .history = s->history[row], .forced_token = -1};
-    d->n_history = take_below(in, MOST_HISTORY + 1);
+    d->n_history = take_below(in, MAX_HISTORY + 1);
     d->n_prompt = take_below(in, d->n_history + 1);
     for (uint32_t i = 0; i < d->n_history; ++i) s->history[row][i] = take_below(in, TINY_VOCAB);
     if (take_byte(in) < 20) d->forced_token = take_below(in, TINY_VOCAB);
@@ -113,7 +113,7 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
     const uint32_t row = s->batch.n_seqs++, first = s->query_start[row];
     const uint32_t accepted = q->guesses > 0 ? take_below(in, q->guesses + 1) : 0;
     q->n += accepted;
-    if (q->n == MOST_TOKENS) q->n = 0;
+    if (q->n == MAX_TOKENS) q->n = 0;
     if (q->n == 0) q->adapter = adapters != NULL ? take_below(in, 1 + TINY_ADAPTERS) : 0;
     s->adapters[row] = q->adapter > 0 && adapters != NULL ? adapters[q->adapter - 1] : NULL;
     s->sequence[row] = index;
@@ -123,7 +123,7 @@ static inline void take_row(fuzz_input* in, one_step* s, const lw_session_config
             s->tables[(index * s->n_groups + group) * SEQUENCE_BLOCKS + i] = q->table[i] + group * BLOCKS;
     s->table_rows[row] = index;
     uint32_t n = take_below(in, 24);
-    if (n > MOST_TOKENS - q->n) n = MOST_TOKENS - q->n;
+    if (n > MAX_TOKENS - q->n) n = MAX_TOKENS - q->n;
     if (n > c->max_batch_tokens - first) n = c->max_batch_tokens - first;
     const uint32_t most = n > c->max_guesses ? c->max_guesses : n > 0 ? n - 1 : 0;
     q->guesses = most > 0 ? take_below(in, most + 1) : 0;
@@ -192,10 +192,10 @@ static inline lw_session* reference_session(uint32_t variant, lw_type kv_type) {
     const lw_session_config config = {.n_threads = 1,
                                       .n_blocks = SEQUENCE_BLOCKS,
                                       .n_states = variant >= TINY_WITHOUT_STATES ? 1 : 0,
-                                      .max_batch_tokens = MOST_TOKENS,
-                                      .max_batch_logits = MOST_LOGITS,
+                                      .max_batch_tokens = MAX_TOKENS,
+                                      .max_batch_logits = MAX_LOGITS,
                                       .kv_type = kv_type,
-                                      .max_adapter_rank = TINY_MOST_RANK};
+                                      .max_adapter_rank = TINY_MAX_RANK};
     if (*kept == NULL)
         FUZZ_CHECK(lw_session_open(tiny_model(variant, 0), &config, kept) == LW_OK, "%s", lw_last_error());
     return *kept;
@@ -220,8 +220,8 @@ static inline void compare_row(one_step* s, uint32_t row, const sequence* q, uin
     static const uint32_t table[SEQUENCE_BLOCKS] = {2, 0, 1}, no_context[1] = {0};
     const uint32_t context = s->context_lens[row], begin = s->query_start[row], end = s->query_start[row + 1];
     const uint32_t query_start[2] = {0, context + end - begin};
-    uint32_t rows[MOST_LOGITS], n = 0, first = 0;
-    lw_draw draws[MOST_LOGITS];
+    uint32_t rows[MAX_LOGITS], n = 0, first = 0;
+    lw_draw draws[MAX_LOGITS];
     for (uint32_t i = 0; i < s->batch.n_logits; ++i) {
         if (s->logit_rows[i] < begin || s->logit_rows[i] >= end) continue;
         if (n == 0) first = i;
@@ -242,8 +242,8 @@ static inline void compare_row(one_step* s, uint32_t row, const sequence* q, uin
                             .logit_rows = rows,
                             .draws = s->batch.draws != NULL ? draws : NULL,
                             .adapters = &adapter};
-    static float logits[MOST_LOGITS * TINY_VOCAB];
-    lw_sampled results[MOST_LOGITS];
+    static float logits[MAX_LOGITS * TINY_VOCAB];
+    lw_sampled results[MAX_LOGITS];
     const lw_status status = lw_step(alone, &batch, logits, results);
     FUZZ_CHECK(status == LW_OK, "alone a sequence fails: %s", lw_last_error());
     FUZZ_CHECK(memcmp(logits, s->logits + first * TINY_VOCAB, n * TINY_VOCAB * sizeof *logits) == 0,

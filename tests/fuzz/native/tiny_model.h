@@ -9,11 +9,11 @@
 enum {
     TINY_VARIANTS = 10,
     TINY_WITHOUT_STATES = 6,  // the first ones; in the rest sequences have places for their states
-    TINY_MOST_LAYERS = 3,
+    TINY_MAX_LAYERS = 3,
     TINY_ADAPTERS = 2,
     TINY_LEVELS = 5,
     TINY_VOCAB = 50,
-    TINY_MOST_RANK = 5
+    TINY_MAX_RANK = 5
 };
 
 // What layers are besides: experts, with sinks and a window in the first one; a delta rule in the first one, and attention
@@ -333,7 +333,7 @@ static inline lw_status tiny_load(lw_model* model, const tiny_variant* v, lw_rol
 }
 
 static inline lw_status tiny_create(const tiny_variant* v, const char* isa, lw_model** out) {
-    lw_layer_config layers[TINY_MOST_LAYERS];
+    lw_layer_config layers[TINY_MAX_LAYERS];
     for (uint32_t i = 0; i < v->config.n_layers; ++i) layers[i] = tiny_layer(v, i);
     lw_rope rope = uniform_rope(&v->config);
     if (v->kind == TINY_LATENT) rope.rotated = layers[0].attention.rope_dim;
@@ -378,7 +378,7 @@ static inline lw_model* tiny_model(uint32_t variant, uint32_t level) {
     for (int i = 0; i < TINY_ADAPTERS; ++i) {
         lw_adapter** adapter = &tiny_adapters[variant][level][i];
         FUZZ_CHECK(lw_adapter_create(*kept, adapter) == LW_OK, "%s", lw_last_error());
-        for (int k = 0; k < 3; ++k) tiny_adapt(*adapter, v, adapted[i][k], i == 0 ? 2 : TINY_MOST_RANK, i);
+        for (int k = 0; k < 3; ++k) tiny_adapt(*adapter, v, adapted[i][k], i == 0 ? 2 : TINY_MAX_RANK, i);
     }
     return *kept;
 }

@@ -14,7 +14,7 @@ from lanewise.api.shared.budgets import TextBudgets
 from lanewise.sandbox.pool import Sandbox, uncounted
 from lanewise.sandbox.templates import TemplateService, pack_conversation
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
-from tests.fuzz.limits import MOST_BYTES, most_memory
+from tests.fuzz.limits import MAX_BYTES, most_memory
 from tests.fuzz.reader import accept
 from toy_tokenizer import toy_tokenizer
 
@@ -92,7 +92,7 @@ def _render_in_sandbox(template: ChatTemplate, conversation: dict[str, Any]) -> 
     loop.run_until_complete(asyncio.wait_for(service.check(template), 8))
     rendered = loop.run_until_complete(asyncio.wait_for(service.render(template, packed, 0), 8))
     assert (pid := sandbox.zygote_pid) is not None
-    assert most_memory(pid) < MOST_BYTES, "the process that workers are forked from has grown"
+    assert most_memory(pid) < MAX_BYTES, "the process that workers are forked from has grown"
     assert isinstance(rendered, str)
 
 

@@ -37,7 +37,7 @@ from made_by_transformers import (  # noqa: E402
 PROMPT_TOKENS, NEW_TOKENS = 48, 32
 # Beginning, both sides of windows and KV blocks, end.
 POSITIONS = (0, 7, 8, 9, 31, 32, 33, 47)
-LEAST_MARGIN = 2e-3  # between the two likeliest tokens, as a share of the largest logit
+MIN_MARGIN = 2e-3  # between the two likeliest tokens, as a share of the largest logit
 QUANTIZATION = "quantization_config"
 
 Floats = NDArray[np.float32]
@@ -130,7 +130,7 @@ def golden(name: str) -> tuple[Record, Arrays]:
     for seed in range(50):
         prompt = prompt_of(seed)
         tokens, margin = greedy(model, prompt)
-        if margin >= LEAST_MARGIN:
+        if margin >= MIN_MARGIN:
             break
     else:
         raise SystemExit(f"{name}: every prompt has close choices")

@@ -15,12 +15,12 @@ lw_cpu_mask lw_mask_of(uint32_t cpu) { return (lw_cpu_mask){{cpu}}; }
 // Too few for the threads: all goes to sleep that may.
 uint32_t lw_count_cpus(const uint32_t* cpus, uint32_t n_cpus) { return cpus != NULL && n_cpus > 0; }
 
-enum { MOST_ROUNDS = 8, MOST_ITEMS = 8 };
+enum { MAX_ROUNDS = 8, MAX_ITEMS = 8 };
 
 typedef struct job {
     lw_pool* pool;
     unsigned threads, barriers, run;
-    unsigned cells[MOST_ROUNDS][MAX_THREADS];  // who was here
+    unsigned cells[MAX_ROUNDS][MAX_THREADS];  // who was here
 } job;
 
 // Everybody writes, everybody comes to the barrier, everybody reads what all have written.
@@ -48,7 +48,7 @@ static void pool(void) {
 typedef struct items {
     lw_pool* pool;
     lw_work work;
-    unsigned n, done[MOST_ITEMS];
+    unsigned n, done[MAX_ITEMS];
 } items;
 
 static void take_chunks(void* context, unsigned thread) {

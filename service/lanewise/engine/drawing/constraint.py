@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TOKEN_S = 0.003
 MAX_DEBT_S = 0.25  # the largest debt of a grammar, over all of its sequences
 # Ambiguous rules cost more as the text grows, slowly at first and then suddenly. So after FIRST
-# tokens the allowance is GROWTH times the mean cost of the first ones, but at least LEAST_S.
-FIRST, GROWTH, LEAST_S = 32, 4, 0.001
+# tokens the allowance is GROWTH times the mean cost of the first ones, but at least MIN_S.
+FIRST, GROWTH, MIN_S = 32, 4, 0.001
 # The expected cost of a token falls by this factor each token: expensive tokens come in rows.
 KEPT = 0.8
 # The most that one measurement counts. On a virtual machine, time for which the host stopped the
@@ -227,7 +227,7 @@ class Constraint:
                 self._n_weighed += n_tokens
                 self._first_s += took
             else:
-                each = min(TOKEN_S, max(LEAST_S, GROWTH * self._first_s / self._n_weighed))
+                each = min(TOKEN_S, max(MIN_S, GROWTH * self._first_s / self._n_weighed))
             grammar.debt_s = max(0.0, grammar.debt_s + took - n_tokens * each)
 
     def _reason(self) -> str:

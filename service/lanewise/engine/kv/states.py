@@ -21,7 +21,7 @@ from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 # Least blocks between two cuts of a prompt, as each cut costs one more step: 64 tokens take little
 # longer than reading all weights.
-LEAST_BLOCKS = 2
+MIN_BLOCKS = 2
 PROMPT_BLOCKS = 8  # regular distance of cuts in a prompt
 TOKENS_PER_SNAPSHOT = 1024
 
@@ -128,7 +128,7 @@ class States(NoStates):
         awaited = next(
             (i for i in range(n_alike, n_full, -1) if sequence.key_before(i) in self._coming), 0
         )
-        if n_alike - max(n_full, awaited) >= LEAST_BLOCKS:
+        if n_alike - max(n_full, awaited) >= MIN_BLOCKS:
             leader = coming_blocks.get(sequence.key_before(n_alike))
             if leader is not None and self._can_add(leader, n_alike):
                 return None
@@ -148,13 +148,13 @@ class States(NoStates):
             return
         last = (len(sequence.tokens) - 1) // BLOCK_TOKENS
         for place in (prefix.n_alike, last):
-            if place - max(first, *plan.lasting, 0) >= LEAST_BLOCKS:
+            if place - max(first, *plan.lasting, 0) >= MIN_BLOCKS:
                 plan.lasting.add(place)
         every = self._every_of_prompt
         between = [
             place
             for place in range((first // every + 1) * every, last, every)
-            if all(abs(place - other) >= LEAST_BLOCKS for other in (first, *plan.lasting))
+            if all(abs(place - other) >= MIN_BLOCKS for other in (first, *plan.lasting))
         ]
         plan.stops = sorted([*plan.lasting, *between])
         for place in plan.stops:

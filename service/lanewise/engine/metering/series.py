@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from lanewise.engine.base.snapshots import Snapshots
 from lanewise.engine.metering.histograms import CountedHistogram, size_buckets
 
-MOST_TEXTS = 100_000
+MAX_TEXTS = 100_000
 
 
 class EncodingSeries:
@@ -21,7 +21,7 @@ class EncodingSeries:
             list(labels),
             registry=registry,
         ).labels(**labels)
-        sizes = size_buckets(MOST_TEXTS)
+        sizes = size_buckets(MAX_TEXTS)
         self.of_request = CountedHistogram(
             "lanewise_request_texts", "Texts of a request.", labels, sizes, registry
         )

@@ -37,7 +37,7 @@ from lanewise.loading.programs.native_program import layer_shapes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512  # LW_MAX_ADAPTER_RANK
-MOST_CONFIG_BYTES, MOST_HEADER_BYTES = 1 << 20, 8 << 20
+MAX_CONFIG_BYTES, MOST_HEADER_BYTES = 1 << 20, 8 << 20
 TENSOR = re.compile(
     r"(?:base_model\.model\.)?(?P<path>[a-z_.0-9]+?\.(?P<layer>\d{1,6})\.[a-z_.0-9]+)"
     r"\.lora_(?P<part>[AB])\.weight"
@@ -67,7 +67,7 @@ CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # these chan
 OF_TRAINING = re.compile(r".*\.lora_(velora_embed|monteclora_sampler)(\..*)?")
 # Patterns of ranks and alphas that are names, not regular expressions.
 PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
-MOST_PATTERN_LETTERS = 2048  # of regular expressions, each of which is matched with each module
+MAX_PATTERN_LETTERS = 2048  # of regular expressions, each of which is matched with each module
 Matcher = Callable[[str], bool]
 
 
@@ -122,9 +122,9 @@ def files_under(root: Path, path: str) -> Path | None:
 def _check_sizes(path: Path) -> None:
     """Refuse files that would take long to parse while other requests wait, before reading them."""
     size = (path / CONFIG).stat().st_size
-    if size > MOST_CONFIG_BYTES:
+    if size > MAX_CONFIG_BYTES:
         raise ModelFileError(
-            f"{path / CONFIG}: {size} bytes; an adapter's has at most {MOST_CONFIG_BYTES}"
+            f"{path / CONFIG}: {size} bytes; an adapter's has at most {MAX_CONFIG_BYTES}"
         )
     with (path / WEIGHTS).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -221,10 +221,10 @@ class _Scales:
         where = f"{self._settings.source}: {key}"
         numbers = Fields(values, where)
         length = sum(len(name) for name in values if not PLAIN_NAME.fullmatch(name))
-        if length > MOST_PATTERN_LETTERS:
+        if length > MAX_PATTERN_LETTERS:
             raise ModelFileError(
                 f"{where}: regular expressions of {length} letters; accepted are"
-                f" {MOST_PATTERN_LETTERS}, and names of modules without a limit"
+                f" {MAX_PATTERN_LETTERS}, and names of modules without a limit"
             )
         return [(_matcher(name, where), numbers.number(name)) for name in values]
 

@@ -10,7 +10,7 @@ import re
 import string
 
 ACCEPTED = r"letters, . \. \d \w [0-9] (a|b) ^ $, with * + ? behind one of them and ? behind (a|b)"
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 LETTERS = string.ascii_letters + string.digits + "._-"
 TOKEN = re.compile(r"\\[dw.]|\[\^?(?:\w-\w|[\w.])+\]|\(\?:|[\w.()|^$*+?-]")
 
@@ -21,7 +21,7 @@ Node = frozenset[str] | str | list[list["Node"]] | tuple[str, "Node"]
 def parse_pattern(text: str) -> Node | None:
     """Parse an expression; None if it uses unsupported syntax."""
     tokens = TOKEN.findall(text)
-    if "".join(tokens) != text or len(tokens) > MOST_TOKENS:
+    if "".join(tokens) != text or len(tokens) > MAX_TOKENS:
         return None
     groups: list[list[list[Node]]] = [[[]]]
     for token in tokens:

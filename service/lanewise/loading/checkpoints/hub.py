@@ -57,7 +57,7 @@ NEEDED = [
     "*.safetensors.index.json",
 ]
 LARGE_BYTES = 16 << 20
-MOST_RESUMABLE_BYTES = 45_000_000_000  # above this the hub uses its own transfer protocol
+MAX_RESUMABLE_BYTES = 45_000_000_000  # above this the hub uses its own transfer protocol
 START_BYTES = 1 << 16  # of a GGUF file: writers put its architecture first
 START_TIMEOUT_S = 30.0
 PROBE_S = 5.0  # seconds that the hub may take to answer
@@ -67,7 +67,7 @@ NO_TOKEN = "HF_TOKEN is not set or not allowed"
 NOT_NEEDED = ["consolidated*", "[!0-9]*/*.safetensors", "[0-9][!_]*/*.safetensors", "original/*"]
 
 
-MOST_BESIDE = 10_000  # at most so many entries are compared with a misspelt name
+MAX_BESIDE = 10_000  # at most so many entries are compared with a misspelt name
 
 
 def resolve_model(argument: str | None) -> Path:
@@ -106,7 +106,7 @@ def resolve_model(argument: str | None) -> Path:
 def _beside(path: Path) -> Path | None:
     """An existing entry beside a missing path with a similar name."""
     try:
-        names = [one.name for one in islice(path.parent.iterdir(), MOST_BESIDE)]
+        names = [one.name for one in islice(path.parent.iterdir(), MAX_BESIDE)]
     except OSError:
         return None
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
@@ -303,7 +303,7 @@ def fetch_resumably(repository: str, file: str) -> None:
     partial = blob.with_name(blob.name + ".part")
     if not partial.exists():
         refuse_unsupported_start(found.location, headers, f"{repository}:{file}")
-    if found.size > MOST_RESUMABLE_BYTES:
+    if found.size > MAX_RESUMABLE_BYTES:
         return
     blob.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("ab") as sink:

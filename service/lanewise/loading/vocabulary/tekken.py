@@ -33,7 +33,7 @@ CONTROLS = (
 )
 WITHOUT_A_LIST = ("v3", "v7")
 PARTS = {"<unk>": "unknown", "<s>": "bos", "</s>": "eos", "<pad>": "padding"}
-LONGEST, MOST_CONTROLS = 1024, 1 << 16  # most bytes of a token, all of whose cuts are tried
+LONGEST, MAX_CONTROLS = 1024, 1 << 16  # most bytes of a token, all of whose cuts are tried
 BYTES = 256  # the first tokens of the vocabulary
 
 
@@ -47,8 +47,8 @@ def read_tekken(path: Path) -> dict[str, Any]:
     if config.text("pattern") != PATTERN:
         raise config.fail("pattern", "the one of all Mistral's files")
     n_controls = config.integer("default_num_special_tokens", least=len(PARTS))
-    if n_controls > MOST_CONTROLS:
-        raise config.fail("default_num_special_tokens", f"at most {MOST_CONTROLS}")
+    if n_controls > MAX_CONTROLS:
+        raise config.fail("default_num_special_tokens", f"at most {MAX_CONTROLS}")
     texts, kinds = _controls(file, config.text("version"), n_controls)
     n_plain = config.integer("default_vocab_size", least=n_controls + BYTES) - n_controls
     plain = _plain(file, n_plain)

@@ -14,8 +14,8 @@ Root = Mapping[str, Any]
 Parts = tuple[Mapping[str, Any], ...]  # schemas without references and alternatives in them
 
 MOST = 64  # alternatives of one value
-MOST_DEEP = 20  # schemas within each other
-MOST_STEPS = 2000  # schemas that one value has, those of references each time
+MAX_DEEP = 20  # schemas within each other
+MAX_STEPS = 2000  # schemas that one value has, those of references each time
 BRANCHES = ("anyOf", "oneOf")
 JOINTS = ("$ref", "allOf", *BRANCHES)
 ABOUT = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly"})
@@ -24,7 +24,7 @@ ABOUT = frozenset({"title", "description", "default", "examples", "deprecated", 
 def alternatives(schema: Any, root: Root) -> list[Parts]:
     """All there are; GrammarError if they are too many, or not to be told apart."""
     made: list[Parts] = []
-    for parts in _Expansion(root).of(schema, MOST_DEEP):
+    for parts in _Expansion(root).of(schema, MAX_DEEP):
         if parts not in made:
             made.append(parts)
     return made
@@ -43,7 +43,7 @@ class _Expansion:
         if not isinstance(schema, Mapping):
             return [()]
         self._n_steps += 1
-        if depth <= 0 or self._n_steps > MOST_STEPS:
+        if depth <= 0 or self._n_steps > MAX_STEPS:
             raise GrammarError("a schema that goes on and on has no form here")
         own = {k: value for k, value in schema.items() if k not in JOINTS and k not in ABOUT}
         factors: list[list[Parts]] = [[(own,)] if own else [()]]

@@ -18,7 +18,7 @@ from lanewise.text.json_schema import COERCED
 
 BETWEEN, COLON = (str(JSON_STYLE[f"{name}_separator"]) for name in ("item", "key"))
 MOST = 5  # properties: there is a rule for each set of those that are written
-MOST_TEXT = 1 << 16  # characters of such rules in one grammar, of which each function has its share
+MAX_TEXT = 1 << 16  # characters of such rules in one grammar, of which each function has its share
 REFERENCES = ("#/$defs/", "#/definitions/")
 
 
@@ -47,7 +47,7 @@ def in_any_order(schema: Mapping[str, Any], n_functions: int) -> str | None:
     ]
     needed = sum(1 << i for i, key in enumerate(names) if key in form.required)
     made = "\n".join(['start: "{" a0 "}"', *rules, *_after(len(names), needed)])
-    return made if len(made) <= MOST_TEXT // n_functions else None
+    return made if len(made) <= MAX_TEXT // n_functions else None
 
 
 def _value(shared: dict[str, Any], schema: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lanewise.text.answers.braced_grammar import ArgumentRules
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     Tools,
@@ -125,9 +125,9 @@ class _BracedCallParser(CallParser):
         self._translation = _Translation(form.quote)
 
     def _head(self) -> bool:
-        match = HEAD.match(self._text, 0, LONGEST_HEAD)
+        match = HEAD.match(self._text, 0, MAX_HEAD)
         if match is None:
-            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+            return len(self._text) >= MAX_HEAD and self._no_call(self._begin)
         self._text, self._state = self._text[match.end() :], self._arguments
         self._translation = _Translation(self._form.quote)
         self._log.start(match[1])

@@ -28,8 +28,8 @@ from lanewise.text.json_schema import NotEnforceableError
 from lanewise.text.tokenizer import Tokenizer
 
 KEY = r'[^\s<>{}\[\],:"|]+'
-MOST_DEEP = 8  # values within values that are held to their schema; deeper ones to none
-MOST_RULES = 4000
+MAX_DEEP = 8  # values within values that are held to their schema; deeper ones to none
+MAX_RULES = 4000
 SCALARS = frozenset({"null", "boolean", "integer", "number"})
 UNKNOWN = """any_value: {string} | %json {scalar} | any_object | any_list
 any_object: "{{" (any_pair ("," any_pair)*)? "}}"
@@ -70,8 +70,8 @@ class ArgumentRules:
 
     def _name(self, kind: str = "value") -> str:
         self._count += 1
-        if self._count > MOST_RULES:
-            raise GrammarError(f"arguments of more than {MOST_RULES} parts; accepted: fewer")
+        if self._count > MAX_RULES:
+            raise GrammarError(f"arguments of more than {MAX_RULES} parts; accepted: fewer")
         return f"{kind}_{self._count}"
 
     def _add(self, body: str, kind: str = "value") -> str:
@@ -117,7 +117,7 @@ class ArgumentRules:
         return self._add(" | ".join(made)) if made else None
 
     def _value(self, schema: Any, root: Root, depth: int) -> str:
-        if depth > MOST_DEEP or schema is True or schema == {}:
+        if depth > MAX_DEEP or schema is True or schema == {}:
             return "any_value"
         grammar = TextGrammar.of(schema)
         if grammar is not None:

@@ -19,7 +19,7 @@ NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fal
 # Keywords beside which we cannot know what other properties an object may have.
 OPEN_KEYWORDS = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
 ID_CHARACTERS = string.ascii_letters + string.digits
-LONGEST_HEAD = 1 << 10  # characters, more than the longest name has
+MAX_HEAD = 1 << 10  # characters, more than the longest name has
 
 
 class CallFormat(ABC):

@@ -26,7 +26,7 @@ TOKENS = (START, END, MESSAGE, CHANNEL, CONSTRAIN, RETURN, CALL)
 ENDS = (END, RETURN, CALL)
 FUNCTIONS = "functions."
 RECIPIENT = re.compile(r"\bto=(\S+)")
-LONGEST_HEADER = 1 << 10  # characters; the rest of a longer one is forgotten
+MAX_HEADER = 1 << 10  # characters; the rest of a longer one is forgotten
 EFFORTS = ("low", "medium", "high")
 BETWEEN = "\n"  # two messages that become one
 
@@ -157,13 +157,13 @@ class HarmonyParser:
         found = self._next_token()
         if found is None:
             before, mark, rest = self._text.partition(MARK)
-            self._header = (self._header + before)[:LONGEST_HEADER]
+            self._header = (self._header + before)[:MAX_HEADER]
             self._text = mark + rest
             return False
         before, token = found
         # Words are words; of the tokens between them one means something.
         self._header += before + (f" {MARK} " if token == CHANNEL else " ")
-        self._header = self._header[:LONGEST_HEADER]
+        self._header = self._header[:MAX_HEADER]
         if token == MESSAGE:
             self._begin_message()
         elif token == START:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     JsonCallParser,
@@ -145,7 +145,7 @@ class _ObjectParser(JsonCallParser):
 
     def _head(self) -> bool:
         match = self._form.head_pattern.match(
-            self._text, 0, LONGEST_HEAD
+            self._text, 0, MAX_HEAD
         )  # a bound on what each piece costs
         if match is None:
             return False

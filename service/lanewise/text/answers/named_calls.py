@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     JsonCallParser,
@@ -65,9 +65,9 @@ class _NamedCallParser(JsonCallParser):
         self._pattern = re.compile(rf"\s*([^\[\]{{}}\s]+)\s*{marked}{tag}\s*(?=\{{)")
 
     def _head(self) -> bool:
-        match = self._pattern.match(self._text, 0, LONGEST_HEAD)
+        match = self._pattern.match(self._text, 0, MAX_HEAD)
         if match is None:
-            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+            return len(self._text) >= MAX_HEAD and self._no_call(self._begin)
         return self._begin_arguments(match[1], self._text[match.end() :])
 
     def _after(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lanewise.text.answers.alternatives import Root
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     Tools,
@@ -153,9 +153,9 @@ class _PythonCallParser(CallParser):
         self._in_list = bool(form.brackets[0])
 
     def _head(self) -> bool:
-        match = NAME.match(self._text, 0, LONGEST_HEAD)
+        match = NAME.match(self._text, 0, MAX_HEAD)
         if match is None:
-            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+            return len(self._text) >= MAX_HEAD and self._no_call(self._begin)
         self._text, self._state = self._text[match.end() :], self._arguments
         self._log.start(match[1])
         self._log.add("{")
@@ -172,9 +172,9 @@ class _PythonCallParser(CallParser):
         if self._text.startswith(","):
             self._text = self._text[1:]
             return True
-        match = KEY.match(self._text, 0, LONGEST_HEAD)
+        match = KEY.match(self._text, 0, MAX_HEAD)
         could_be = KEY_START.fullmatch(self._text) is not None
-        if match is None and (not self._text or (could_be and len(self._text) < LONGEST_HEAD)):
+        if match is None and (not self._text or (could_be and len(self._text) < MAX_HEAD)):
             return False
         self._key = "" if match is None else match[1]
         # White space before a value may still come.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     JsonCallParser,
@@ -114,9 +114,9 @@ class _SectionParser(JsonCallParser):
         self._ends = (FENCE, form.call_end.strip().removeprefix(FENCE), form.end)
 
     def _head(self) -> bool:
-        match = self._form.head.match(self._text, 0, LONGEST_HEAD)
+        match = self._form.head.match(self._text, 0, MAX_HEAD)
         if match is None:
-            return len(self._text) >= LONGEST_HEAD and self._no_call(self._begin)
+            return len(self._text) >= MAX_HEAD and self._no_call(self._begin)
         return self._begin_arguments(match[2], self._text[match.end() :], match[1] or None)
 
     def _after(self) -> bool:

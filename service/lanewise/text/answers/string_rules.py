@@ -13,7 +13,7 @@ from lanewise.text.grammar import GrammarError
 from lanewise.text.tokenizer import Tokenizer
 
 ANY = r"/(.|\n)*/"
-MOST_COUNTED = 10_000  # characters: what is longer may be of any length
+MAX_COUNTED = 10_000  # characters: what is longer may be of any length
 DAY, TIME = (
     r"[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
     r"|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))",
@@ -87,9 +87,9 @@ def _pieces(schema: Mapping[str, Any]) -> Iterator[str]:
     """What a string's schema says, as regular expressions that all match all of it."""
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     least = least if type(least) is int and least > 0 else 0
-    if least > MOST_COUNTED or (type(most) is int and most < least):
+    if least > MAX_COUNTED or (type(most) is int and most < least):
         raise GrammarError(f"no string that can be enforced has {least} characters or more")
-    if type(most) is int and most <= MOST_COUNTED:
+    if type(most) is int and most <= MAX_COUNTED:
         yield rf"/(.|\n){{{least},{most}}}/"
     elif least:
         yield rf"/(.|\n){{{least},}}/"

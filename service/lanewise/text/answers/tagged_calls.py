@@ -10,7 +10,7 @@ from functools import cached_property
 
 from lanewise.text.answers.alternatives import Root
 from lanewise.text.answers.calls import (
-    LONGEST_HEAD,
+    MAX_HEAD,
     CallFormat,
     CallParser,
     Tools,
@@ -185,9 +185,9 @@ class _TaggedCallParser(CallParser):
 
     def _head(self) -> bool:
         self._skip_space()
-        match = self._form.head.match(self._text, 0, LONGEST_HEAD)
+        match = self._form.head.match(self._text, 0, MAX_HEAD)
         if match is None:
-            if self._could_be_head() and len(self._text) < LONGEST_HEAD:
+            if self._could_be_head() and len(self._text) < MAX_HEAD:
                 return False
             return self._no_call(self._begin)
         self._text = self._text[match.end() :]
@@ -217,12 +217,12 @@ class _TaggedCallParser(CallParser):
             self._text = self._text.removeprefix(end)
             self._state = self._between
             return True
-        match = form.key.match(self._text, 0, LONGEST_HEAD)
+        match = form.key.match(self._text, 0, MAX_HEAD)
         if match is not None:
             self._text = self._text[match.end() :]
             self._begin_value(match[1])
             return True
-        if self._text.startswith(form.around_key[0]) and len(self._text) < LONGEST_HEAD:
+        if self._text.startswith(form.around_key[0]) and len(self._text) < MAX_HEAD:
             return False
         if self._could_become(end, form.end, form.around_key[0]):
             return False

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
-MOST_REFERENCES = 20  # from one to the next; more go in a circle
-MOST_COUNTED = 1000  # characters, in a rule of a grammar
+MAX_REFERENCES = 20  # from one to the next; more go in a circle
+MAX_COUNTED = 1000  # characters, in a rule of a grammar
 # As Python writes them, which some templates show to models.
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 # Keywords that only values of one type can break.
@@ -50,7 +50,7 @@ class PropertySchema:
     def __init__(self, schema: Any, root: Mapping[str, Any] | None = None) -> None:
         self._schema = schema
         self._root = root or {}
-        self.types = self._types_of(schema, MOST_REFERENCES)
+        self.types = self._types_of(schema, MAX_REFERENCES)
         self.grammar = TextGrammar.of(schema)
 
     @property
@@ -69,7 +69,7 @@ class PropertySchema:
         if not self.is_text:
             return None
         least, most = schema.get("minLength", 0), schema.get("maxLength")
-        if type(least) is int and type(most) is int and 0 <= least <= most <= MOST_COUNTED:
+        if type(least) is int and type(most) is int and 0 <= least <= most <= MAX_COUNTED:
             return least, most
         return None
 
@@ -83,7 +83,7 @@ class PropertySchema:
 
     def resolved(self) -> Mapping[str, Any]:
         """The schema that a reference leads to; without keywords if there is none."""
-        schema = self._resolved(self._schema, MOST_REFERENCES)
+        schema = self._resolved(self._schema, MAX_REFERENCES)
         return schema if isinstance(schema, Mapping) else {}
 
     def standalone(self) -> Any:
