@@ -69,10 +69,13 @@ static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, 
         const uint32_t at = find_kind(out, window, bytes);
         if (window_at == LW_MAX_KV_GROUPS) return false;
         if (window_at == out->n_windows) out->windows[out->n_windows++] = window;
+        const size_t in_slot = slot_bytes / bytes;
         // There is room: the check of programs bounds the number of sizes.
         if (at == out->n)
-            out->of[out->n++] = (kind){
-                .window = window, .bytes = bytes, .in_slot = (uint32_t)(slot_bytes / bytes), .window_at = window_at};
+            out->of[out->n++] = (kind){.window = window,
+                                       .bytes = bytes,
+                                       .in_slot = in_slot > 1 ? (uint32_t)in_slot : 1,
+                                       .window_at = window_at};
         ++out->of[at].layers;
     }
     for (uint32_t i = 0; i < out->n; ++i) {
@@ -113,6 +116,7 @@ static void place_layers(const lw_model* model, lw_type kv_type, bool by_window,
             continue;
         }
         const uint32_t at = find_kind(k, window_of(model, i, by_window), lw_kv_bytes(c, kv_type));
+        if (at == k->n || slots == 0) continue;  // never: count_kinds has seen every layer
         const kind* one = &k->of[at];
         const uint32_t number = next[at]++, slot = one->first_slot + number / one->in_slot;
         places[i] = (lw_kv_place){(uint16_t)(first_groups[one->window_at] + slot / slots), slot % slots,
