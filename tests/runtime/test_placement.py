@@ -140,7 +140,7 @@ def test_more_threads_than_the_model_was_placed_for():
 
 
 def test_cpu_outside_the_mask_is_an_error_that_names_it():
-    with pytest.raises(NativeError, match=r"session: cpus\[1\] is 4000, must be one that"):  # noqa: SIM117
+    with pytest.raises(NativeError, match=r"session: cpus\[1\] is 4000, must be a CPU in this"):  # noqa: SIM117
         with session_of(placement([CPUS[0], 4000])):
             pass
 
