@@ -69,7 +69,7 @@ static void rows_phase(step* s, double values) {
     run_phase(&s->c, &p);
 }
 
-static void attention(step* s, size_t context) {
+static void attention_phase(step* s, size_t context) {
     const size_t tokens = tile_tokens(s->config), tiles = (s->rows + tokens - 1) / tokens;
     const phase p = {.items = tiles * s->config->n_kv_heads,
                      .work = attention_work,
@@ -102,7 +102,7 @@ static double run_step(step* s) {
         norm(s);
         products(s, q + 2 * kv, c->hidden_size, s->rows, q4, false);
         rows_phase(s, (double)(q + 2 * kv));
-        attention(s, 0);
+        attention_phase(s, 0);
         if (layer + 1 == c->n_layers && s->rows > 1) {
             s->rows = 1;
             barrier(&s->c);

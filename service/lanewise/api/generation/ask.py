@@ -182,7 +182,7 @@ class Ask:
     context: int | None = None  # tokens that the context must have room for
     context_param: str = "n_ctx"
     notices: Sequence[str] = ()  # what the client is told beside the answer
-    says_goodbye: bool = False  # nothing is asked, and nothing will be for now
+    says_goodbye: bool = False  # Ollama: no prompt and keep_alive 0, a wish to unload the model
 
     @property
     def n_drawn(self) -> int:
