@@ -7,6 +7,7 @@ import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
 import { Numbers } from "./numbers.js";
+import { setUpPresets } from "./presets.js";
 import { Settings, SettingsError } from "./settings.js";
 import { curlOf, pythonOf } from "./snippets.js";
 import { load, save } from "./storage.js";
@@ -346,6 +347,11 @@ function setUp() {
   });
   byId("system").value = load("system") ?? "";
   byId("system").addEventListener("input", () => save("system", byId("system").value));
+  const choose = (text) => {
+    byId("system").value = text;
+    save("system", text);
+  };
+  setUpPresets(choose, () => byId("system").value, (text) => (byId("preset-said").textContent = text));
   byId("show-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
   byId("hide-settings").addEventListener("click", () => openSettings(false));
   byId("show-history").addEventListener("click", () => openHistory(byId("history").hidden));
