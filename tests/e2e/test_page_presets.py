@@ -1,5 +1,8 @@
 """System prompts that the page keeps under names, in a real browser."""
 
+import re
+
+import httpx
 from playwright.sync_api import expect
 
 
@@ -30,3 +33,15 @@ def test_a_system_prompt_is_kept_chosen_changed_and_removed(seen):
     expect(options).to_have_count(2)
     page.reload()
     expect(options).to_have_count(2)
+
+
+def test_empty_settings_show_what_the_server_takes(seen, server):
+    params = httpx.get(f"{server.url}/props").json()["default_generation_settings"]["params"]
+    for name, theirs in (
+        *((one, one) for one in ("temperature", "top_p", "top_k", "min_p", "presence_penalty")),
+        ("repetition_penalty", "repeat_penalty"),
+    ):
+        field = seen.page.locator(f"[name={name}]")
+        expect(field).to_have_attribute("placeholder", re.compile(r"[\d.]+"))
+        assert float(field.get_attribute("placeholder")) == params[theirs]
+        expect(field).to_have_value("")

@@ -282,6 +282,9 @@ async function loadModels() {
       byId("notice").hidden = !notice;
     }
     showBanner("");
+    // A server of another kind behind the same address has no such path.
+    const props = await get("props").catch(() => null);
+    settings.showDefaults(props?.default_generation_settings?.params);
   } catch (error) {
     showBanner(`The models cannot be listed: ${error.message}`);
   }

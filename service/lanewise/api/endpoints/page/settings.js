@@ -6,6 +6,11 @@ const NUMBERS = [
   "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
   "repetition_penalty", "presence_penalty", "frequency_penalty",
 ];
+// What the server says of what it takes where a field is empty, by the names of its fields here.
+const DEFAULTS = {
+  temperature: "temperature", top_p: "top_p", top_k: "top_k", min_p: "min_p", repetition_penalty: "repeat_penalty",
+  presence_penalty: "presence_penalty", frequency_penalty: "frequency_penalty",
+};
 const PATTERNS = {
   json_schema: "JSON schema",
   regex: "Regular expression",
@@ -33,6 +38,14 @@ export class Settings {
 
   get showsProbabilities() {
     return this.fields.probabilities.checked;
+  }
+
+  /** Show in each empty field what the server takes then. */
+  showDefaults(params) {
+    for (const [name, theirs] of Object.entries(DEFAULTS)) {
+      const value = params?.[theirs];
+      if (typeof value === "number") this.fields[name].placeholder = String(Number(value.toPrecision(6)));
+    }
   }
 
   /** What a request says beside the model and the text; throws SettingsError. */
