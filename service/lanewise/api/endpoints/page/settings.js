@@ -1,5 +1,6 @@
 // The form of settings: what of it a request contains, and its being remembered.
 
+import { checkSchema } from "./schema.js";
 import { load, save } from "./storage.js";
 
 const NUMBERS = [
@@ -75,12 +76,22 @@ export class Settings {
     if (kind === "regex") return { structured_outputs: { regex: text } };
     if (kind === "choice") return { structured_outputs: { choice: linesOf(text) } };
     if (kind !== "json_schema") return {};
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: this.#schema(text) } } };
+  }
+
+  #schema(text) {
+    let schema;
     try {
-      const schema = JSON.parse(text);
-      return { response_format: { type: "json_schema", json_schema: { name: "answer", schema } } };
+      schema = JSON.parse(text);
     } catch (error) {
       throw new SettingsError(this.fields.pattern, `the schema is not JSON: ${error.message}`);
     }
+    try {
+      checkSchema(schema);
+    } catch (error) {
+      throw new SettingsError(this.fields.pattern, error.message);
+    }
+    return schema;
   }
 
   #changed() {
