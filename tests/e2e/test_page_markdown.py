@@ -219,7 +219,7 @@ def test_libraries_are_the_releases_that_are_named():
     for one in packages:
         content = (folder / one["file"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == one["sha256"]
-        assert one["version"] in content[:200].decode()
+        assert one["version"] in content.decode()
         assert all("opyright" in (folder / name).read_text() for name in one["notices"])
     named = {name for one in packages for name in (one["file"], *one["notices"])}
     assert named | {"packages.json"} == {path.name for path in folder.iterdir()}

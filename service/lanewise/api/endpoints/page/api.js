@@ -43,14 +43,18 @@ export async function get(path) {
   return (await answerOf(path)).json();
 }
 
+export async function post(path, body) {
+  return (await sent(path, body)).json();
+}
+
+function sent(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return answerOf(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+}
+
 /** Send a request that streams; gives the object of each event as it comes. */
 export async function* stream(path, body, signal) {
-  const answer = await answerOf(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const answer = await sent(path, body, signal);
   for await (const data of eventsOf(answer.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);

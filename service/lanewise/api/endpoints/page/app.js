@@ -1,11 +1,13 @@
 // Ties the page together: what is asked, what comes back, and what the keys and buttons do.
 
 import { ApiError, get, stream, urlOf } from "./api.js";
+import { Attachments } from "./attachments.js";
 import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
 import { Numbers } from "./numbers.js";
+import { setUpPresets } from "./presets.js";
 import { Settings, SettingsError } from "./settings.js";
 import { curlOf, pythonOf } from "./snippets.js";
 import { load, save } from "./storage.js";
@@ -29,6 +31,10 @@ const WIDEST = matchMedia("(min-width: 80rem)"); // has room for both sides
 
 const byId = (id) => document.getElementById(id);
 const settings = new Settings(byId("settings-form"));
+const attachments = new Attachments(byId("attachments"), (why) => {
+  byId("attach-error").textContent = why;
+  byId("attach-error").hidden = !why;
+});
 const conversations = {};
 const history = new History({
   open: openConversation,
@@ -55,7 +61,7 @@ function showBanner(text) {
 
 function bodyOf() {
   const { asks } = MODES[mode];
-  const draft = byId("input").value;
+  const draft = attachments.with(byId("input").value);
   const body = conversation().toBody(byId("system").value.trim());
   if (!running && draft.trim()) {
     if (mode === "chat") body.messages.push({ role: asks, content: draft });
@@ -83,11 +89,12 @@ function checkedBody() {
 }
 
 function send() {
-  const text = byId("input").value;
+  const text = attachments.with(byId("input").value);
   if (running || !text.trim() || checkedBody() === null) return;
   if (mode === "completion") conversation().startOver();
   conversation().add(MODES[mode].asks, text);
   byId("input").value = "";
+  attachments.clear();
   fitInput();
   ask();
 }
@@ -275,12 +282,40 @@ async function loadModels() {
       byId("notice").hidden = !notice;
     }
     showBanner("");
+    // A server of another kind behind the same address has no such path.
+    const props = await get("props").catch(() => null);
+    settings.showDefaults(props?.default_generation_settings?.params);
   } catch (error) {
     showBanner(`The models cannot be listed: ${error.message}`);
   }
 }
 
+/** Files are chosen, dropped anywhere on the page, or pasted into the message. */
+function setUpAttachments() {
+  const chosen = byId("attach-file");
+  byId("attach").addEventListener("click", () => chosen.click());
+  chosen.addEventListener("change", async () => {
+    await attachments.take([...chosen.files]);
+    chosen.value = "";
+    byId("input").focus();
+  });
+  document.addEventListener("dragover", (event) => {
+    if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+  });
+  document.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    attachments.take([...event.dataTransfer.files]);
+  });
+  byId("input").addEventListener("paste", (event) => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    attachments.take([...event.clipboardData.files]);
+  });
+}
+
 function setUp() {
+  setUpAttachments();
   const list = byId("conversation");
   for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask, cannotKeep);
   setUpDialogs();
@@ -315,6 +350,11 @@ function setUp() {
   });
   byId("system").value = load("system") ?? "";
   byId("system").addEventListener("input", () => save("system", byId("system").value));
+  const choose = (text) => {
+    byId("system").value = text;
+    save("system", text);
+  };
+  setUpPresets(choose, () => byId("system").value, (text) => (byId("preset-said").textContent = text));
   byId("show-settings").addEventListener("click", () => openSettings(byId("settings").hidden));
   byId("hide-settings").addEventListener("click", () => openSettings(false));
   byId("show-history").addEventListener("click", () => openHistory(byId("history").hidden));

@@ -2,11 +2,13 @@
 // element, of the few kinds that Markdown knows, and every text is set as text. HTML in it stays text.
 
 import { copy } from "./copy.js";
+import { findFormulas, formulaElement } from "./mathematics.js";
 import hljs from "./vendor/highlight.js";
 import MarkdownIt from "./vendor/markdown-it.js";
 
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: true });
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
+findFormulas(parser);
 
 const TAGS = new Set(["p", "blockquote", "ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td", "em", "strong", "s"]);
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
@@ -117,6 +119,7 @@ function leaf(token) {
   if (token.type === "code_inline") return withControls(make("code"), token.content);
   if (token.type === "softbreak" || token.type === "hardbreak") return make("br");
   if (token.type === "hr") return make("hr");
+  if (token.type === "formula") return formulaElement(token);
   if (token.type !== "image") return token.content;
   const link = linkTo(token.attrGet("src")); // loading it would tell others what is read here
   link.textContent = `Image: ${token.content || token.attrGet("src")}`;

@@ -1,11 +1,17 @@
 // The form of settings: what of it a request contains, and its being remembered.
 
+import { checkSchema } from "./schema.js";
 import { load, save } from "./storage.js";
 
 const NUMBERS = [
   "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
   "repetition_penalty", "presence_penalty", "frequency_penalty",
 ];
+// What the server says of what it takes where a field is empty, by the names of its fields here.
+const DEFAULTS = {
+  temperature: "temperature", top_p: "top_p", top_k: "top_k", min_p: "min_p", repetition_penalty: "repeat_penalty",
+  presence_penalty: "presence_penalty", frequency_penalty: "frequency_penalty",
+};
 const PATTERNS = {
   json_schema: "JSON schema",
   regex: "Regular expression",
@@ -35,6 +41,14 @@ export class Settings {
     return this.fields.probabilities.checked;
   }
 
+  /** Show in each empty field what the server takes then. */
+  showDefaults(params) {
+    for (const [name, theirs] of Object.entries(DEFAULTS)) {
+      const value = params?.[theirs];
+      if (typeof value === "number") this.fields[name].placeholder = String(Number(value.toPrecision(6)));
+    }
+  }
+
   /** What a request says beside the model and the text; throws SettingsError. */
   toBody(isChat) {
     const body = {};
@@ -62,12 +76,22 @@ export class Settings {
     if (kind === "regex") return { structured_outputs: { regex: text } };
     if (kind === "choice") return { structured_outputs: { choice: linesOf(text) } };
     if (kind !== "json_schema") return {};
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: this.#schema(text) } } };
+  }
+
+  #schema(text) {
+    let schema;
     try {
-      const schema = JSON.parse(text);
-      return { response_format: { type: "json_schema", json_schema: { name: "answer", schema } } };
+      schema = JSON.parse(text);
     } catch (error) {
       throw new SettingsError(this.fields.pattern, `the schema is not JSON: ${error.message}`);
     }
+    try {
+      checkSchema(schema);
+    } catch (error) {
+      throw new SettingsError(this.fields.pattern, error.message);
+    }
+    return schema;
   }
 
   #changed() {

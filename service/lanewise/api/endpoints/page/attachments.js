@@ -1,0 +1,91 @@
+// Files that go with the next message: read here as text, listed with size and tokens before they are sent.
+
+import { post } from "./api.js";
+
+const MAX_BYTES = 1_000_000;
+const UNITS = [[1_000_000, "MB"], [1000, "kB"], [1, "bytes"]];
+
+export class Attachments {
+  /** ``list`` shows them; ``refused`` is told why a file is not taken. */
+  constructor(list, refused) {
+    this.list = list;
+    this.refused = refused;
+    this.files = [];
+  }
+
+  get isEmpty() {
+    return this.files.length === 0;
+  }
+
+  async take(files) {
+    this.refused("");
+    for (const file of files) {
+      try {
+        this.#add({ name: file.name, size: file.size, text: await textOf(file) });
+      } catch (error) {
+        this.refused(`${file.name} is not attached: ${error.message}`);
+      }
+    }
+  }
+
+  clear() {
+    this.files = [];
+    this.list.replaceChildren();
+    this.list.hidden = true;
+  }
+
+  /** A message with the files after it, each as a block of code. */
+  with(text) {
+    return [text.trim() && text, ...this.files.map(blockOf)].filter(Boolean).join("\n\n");
+  }
+
+  #add(file) {
+    this.files.push(file);
+    const row = document.createElement("li");
+    const said = document.createElement("span");
+    said.textContent = `${file.name}, ${sizeOf(file.size)}, counting tokens…`;
+    const remove = document.createElement("button");
+    remove.type = "button";
+    remove.className = "small";
+    remove.textContent = "Remove";
+    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.addEventListener("click", () => {
+      this.files = this.files.filter((one) => one !== file);
+      row.remove();
+      this.list.hidden = this.isEmpty;
+    });
+    row.append(said, remove);
+    this.list.append(row);
+    this.list.hidden = false;
+    post("tokenize", { content: blockOf(file) }).then(
+      ({ tokens }) => (said.textContent = `${file.name}, ${sizeOf(file.size)}, ${tokens.length} tokens`),
+      (error) => (said.textContent = `${file.name}, ${sizeOf(file.size)}, tokens not counted: ${error.message}`),
+    );
+  }
+}
+
+async function textOf(file) {
+  if (file.size > MAX_BYTES) throw new Error(`it has ${sizeOf(file.size)}, at most ${sizeOf(MAX_BYTES)} are read`);
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    throw new Error("it is not text in UTF-8; text, code and CSV are read");
+  }
+  if (text.includes("\0")) throw new Error("it is not text; text, code and CSV are read");
+  if (!text.trim()) throw new Error("it is empty");
+  return text.replaceAll("\r\n", "\n");
+}
+
+/** A block that no line of the file ends. */
+function blockOf({ name, text }) {
+  const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((run) => run.length));
+  const fence = "`".repeat(longest + 1);
+  const language = /\.(\w+)$/.exec(name)?.[1] ?? "";
+  return `${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
+}
+
+function sizeOf(bytes) {
+  const [unit, name] = UNITS.find(([least]) => bytes >= least) ?? UNITS.at(-1);
+  return `${Math.round((bytes / unit) * 10) / 10} ${name}`;
+}

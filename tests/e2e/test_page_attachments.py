@@ -1,0 +1,61 @@
+"""Files that go with a message on the page, in a real browser."""
+
+from playwright.sync_api import expect
+
+GIVE = """([kind, name, text]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name));
+  const init = { bubbles: true, cancelable: true };
+  const event = kind === "drop"
+    ? new DragEvent("drop", { ...init, dataTransfer: data })
+    : new ClipboardEvent("paste", { ...init, clipboardData: data });
+  document.getElementById("input").dispatchEvent(event);
+}"""
+CODE = "let a = `b`;\n```\n"
+
+
+def file(name: str, content: bytes) -> dict:
+    """As a person chooses one."""
+    return {"name": name, "mimeType": "", "buffer": content}
+
+
+def test_files_are_chosen_dropped_and_pasted_and_counted_before_they_are_sent(seen):
+    page = seen.page
+    listed = page.locator("#attachments li span")
+    with page.expect_file_chooser() as chooser:
+        page.click("#attach")
+    chooser.value.set_files([file("a.csv", b"x,y\r\n1,2\r\n"), file("b.txt", b"gone")])
+    page.evaluate(GIVE, ["drop", "c.js", CODE])
+    page.evaluate(GIVE, ["paste", "d.py", "print(1)"])
+    expect(listed).to_have_count(4)
+    for index, size in enumerate(("10 bytes", "4 bytes", "17 bytes", "8 bytes")):
+        expect(listed.nth(index)).to_contain_text(size)
+        expect(listed.nth(index)).to_contain_text(" tokens")
+    page.get_by_role("button", name="Remove b.txt").click()
+    assert seen.barriers() == []
+
+    seen.answer_with("Read.")
+    with page.expect_request("**/v1/chat/completions") as request:
+        seen.send("Look:")
+    seen.wait_for_answer()
+    said = request.value.post_data_json["messages"][-1]["content"]
+    assert said == (
+        "Look:\n\na.csv:\n```csv\nx,y\n1,2\n```"
+        f"\n\nc.js:\n````js\n{CODE}````\n\nd.py:\n```py\nprint(1)\n```"
+    )
+    expect(page.locator("#attachments")).to_be_hidden()
+
+
+def test_what_is_not_text_is_refused_by_name(seen):
+    page = seen.page
+    error = page.locator("#attach-error")
+    for name, content, why in (
+        ("p.png", b"\x89PNG\r\n\xff", "not text in UTF-8"),
+        ("z.bin", b"a\0b", "not text"),
+        ("e.txt", b" \n", "empty"),
+        ("l.txt", b"a" * 1_000_001, "1 MB"),
+    ):
+        page.set_input_files("#attach-file", [file(name, content)])
+        expect(error).to_contain_text(f"{name} is not attached")
+        expect(error).to_contain_text(why)
+    expect(page.locator("#attachments")).to_be_hidden()
