@@ -157,6 +157,7 @@ def test_a_client_that_goes_ends_the_work_for_it(router):
         assert found
         return sum(float(one.rpartition(" ")[2]) for one in found)
 
+    router.client.post("/v1/completions", json=BODIES["/v1/completions"])
     before = total("vllm:generation_tokens_total{")
     pid = next(pid for pid in router.children() if b"1.yaml" in _command(pid))
     os.kill(pid, signal.SIGUSR1)  # it computes no further step
