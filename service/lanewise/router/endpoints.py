@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -43,7 +44,7 @@ class Owned:
         self._own = {metric.name for metric in registry.collect()}
         states = Gauge("lanewise_router_models", "Models by state.", ["state"], registry=registry)
         for state in ("loaded", "loading", "unloaded"):
-            states.labels(state).set_function(lambda state=state: self._count(state))
+            states.labels(state).set_function(partial(self._count, state))
 
     def _count(self, state: str) -> int:
         return sum(slot.state == state for slot in self.fleet.slots.values())
@@ -72,7 +73,7 @@ class Owned:
         ]
 
     async def metrics(self) -> str:
-        """Those of the router and of all models that are loaded, with model_name labels."""
+        """Metrics of the router and of all models that are loaded, with model_name labels."""
         loaded = {n: slot.child for n, slot in self.fleet.slots.items() if slot.child is not None}
 
         async def of(name: str) -> tuple[str, str] | None:
