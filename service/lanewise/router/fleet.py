@@ -125,6 +125,8 @@ class Fleet:
             while slot.child is None:
                 if slot.loading is None:
                     slot.loading = asyncio.create_task(self._load(slot))
+                    # All that wait may have left by the time it fails.
+                    slot.loading.add_done_callback(lambda one: one.cancelled() or one.exception())
                 # One that leaves does not take the load from the others.
                 await asyncio.shield(slot.loading)
             return slot.child
@@ -154,7 +156,10 @@ class Fleet:
 
     async def _plan(self, slot: Slot) -> tuple[int, dict[str, object]]:
         if slot.planned is None:
-            slot.planned = await self._launcher.plan(slot.entry, self.budget)
+            try:
+                slot.planned = await self._launcher.plan(slot.entry, self.budget)
+            except OSError as error:
+                raise LoadError(f"it cannot be planned: {error.strerror or error}") from None
         planned, n_bytes = slot.planned, slot.planned[0]
         if n_bytes > self.budget:
             slot.planned = None  # another file may lie there next time
@@ -201,6 +206,8 @@ class Fleet:
         try:
             child = await self._launcher.start(slot.entry, settings)
             self._children[child] = n_bytes
+        except OSError as error:
+            raise LoadError(f"no process can be started: {error.strerror or error}") from None
         finally:
             self._begun -= n_bytes
         self._spawn(self._free_after(slot, child))
