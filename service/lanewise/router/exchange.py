@@ -1,7 +1,7 @@
 """HTTP to the server of a model: connections over its socket, which are kept for the next request.
 
-httptools parses the answers, as it parses what clients send; a client library would take several
-times as long for each chunk (the decision "several-models-by-a-thin-router" has the figures).
+httptools parses the answers, as it parses what clients send; the decision
+"several-models-by-a-thin-router" says why it is no client library.
 """
 
 import asyncio
