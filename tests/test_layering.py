@@ -42,7 +42,10 @@ PYTHON = {
         "topology",
         "told",
     },
+    "child": set(),
+    "router": {"api", "settings", "host", "told"},
     "server": {
+        "router",
         "api",
         "engine",
         "sandbox",
@@ -76,6 +79,8 @@ PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
+    # A program of its own, so that no file of a model is read by the router.
+    "router/sizing.py": {"engine", "held", "loading", "planning", "runtime"},
 }
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
 OUTSIDE = {

@@ -91,11 +91,13 @@ def _settings_tables(
 
 def commands_lines() -> Iterator[str]:
     """Each command with its own settings; those that it shares are on the settings' page."""
-    shared = frozenset(item.name for item in dataclasses.fields(Settings))
+    served = {item.name: item.metadata["kind"].is_list for item in dataclasses.fields(Settings)}
     for name, command in COMMANDS.items():
         yield f"### lanewise {name}\n"
         yield f"{command.help[0].upper()}{command.help[1:]}.\n"
         items = dataclasses.fields(command.settings)
+        # A list is another setting than one text of the same name: the models of compare.
+        shared = {i.name for i in items if served.get(i.name) == i.metadata["kind"].is_list}
         own = [item for item in items if item.name not in shared]
         if own:
             yield "| flag | default | meaning |"

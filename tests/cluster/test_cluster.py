@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lanewise.cluster.metrics import merged
+from lanewise.api.observing.merging import merged
 from lanewise.cluster.prompt import MAX_CHARACTERS, prompt_text
 from processes import is_gone
 from serving import wait_for
@@ -55,7 +55,7 @@ def test_metrics_of_several_servers_are_one_text():
 
 PARENT = """
 import os, subprocess, sys
-command = [sys.executable, "-m", "lanewise.cluster.child", sys.argv[1] or str(os.getpid())]
+command = [sys.executable, "-m", "lanewise.child", sys.argv[1] or str(os.getpid())]
 command += ["serve", "--port", "0", "--threads", "1"]
 child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 print(child.pid, flush=True)

@@ -45,7 +45,24 @@ def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
     return DrainingServer(config, state, settings.drain_timeout_s, settings.lame_duck_s)
 
 
-class DrainingServer(uvicorn.Server):
+class OrderlyServer(uvicorn.Server):
+    """Signals make it drain, and no signal is raised again at the end: the exit is orderly."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As the base class, but for the end."""
+        # Python lets only the main thread handle signals; elsewhere somebody else must.
+        is_main = threading.current_thread() is threading.main_thread()
+        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class DrainingServer(OrderlyServer):
     """After the first signal it is not ready, but goes on answering until nothing is left to do.
 
     For ``lame_duck_s`` it takes new requests too: those that load balancers send which have not
@@ -69,19 +86,6 @@ class DrainingServer(uvicorn.Server):
         self._has_told = False
         self._last_load_at = time.monotonic()
         self._last_load = state.engine.metrics.load()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Unlike the base class, do not raise the signal again at the end: the exit is orderly."""
-        # Python lets only the main thread handle signals; elsewhere somebody else must.
-        is_main = threading.current_thread() is threading.main_thread()
-        handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; a second signal ends at once."""

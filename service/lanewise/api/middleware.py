@@ -81,6 +81,7 @@ class RequestMiddleware:
         caller = Caller(*(key or ANYBODY), scope["hold"])
         # The server's own scope stays as it was.
         scope = {**scope, "path": self._canonical(scope["path"]), "caller": caller}
+        scope["request_id"] = request_id
         span = None
         if self._tracer is not None:
             span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from lanewise.api.endpoints.table import error_forms
 from lanewise.api.errors import ApiError, BodyTooLargeError, UnavailableError
+from lanewise.api.observing.merging import merged
 from lanewise.cluster.messages import Asked, Head, ServerGoneError
-from lanewise.cluster.metrics import merged
 from lanewise.cluster.prompt import prompt_text
 
 logger = logging.getLogger("ray.serve")

@@ -51,7 +51,7 @@ class Replica:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder, "config.yaml")
             config.write_text(json.dumps(dict(settings)))  # JSON is YAML; keys are no arguments
-            command = [sys.executable, "-m", "lanewise.cluster.child", str(os.getpid()), "serve"]
+            command = [sys.executable, "-m", "lanewise.child", str(os.getpid()), "serve"]
             command += ["--config", str(config), "--host", HOST, "--port", str(self._port)]
             command += ["--allowed-hosts", "*"]  # it gets the names by which the cluster is asked
             # For the kernel this thread is the parent: the event loop's, which lives to the end.

@@ -23,8 +23,13 @@ def raise_file_limit(wanted: int) -> None:
         )
 
 
+UNIX = "unix:"  # before the path of a socket, instead of a host
+
+
 def bind(name: str, port: int) -> socket.socket:
     """The socket of a host and a port, which is taken from now on but not yet listened on."""
+    if name.startswith(UNIX):
+        return _bind_path(name.removeprefix(UNIX))
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -41,6 +46,26 @@ def bind(name: str, port: int) -> socket.socket:
         message = f"port {port} on {name} cannot be used: {os.strerror(error.errno or 0)}"
         raise OSError(error.errno, message) from None
     return listener
+
+
+def _bind_path(path: str) -> socket.socket:
+    """The socket of a path, which its user alone may reach; nothing may lie there."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+    except OSError as error:
+        listener.close()
+        message = f"host {UNIX}{path}: {error.strerror or error}"
+        raise OSError(error.errno or errno.EINVAL, message) from None
+    return listener
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """What a client of ``host`` writes: http://HOST:PORT or unix:PATH."""
+    if host.startswith(UNIX):
+        return host
+    return f"http://{host}:{listener.getsockname()[1]}"
 
 
 def bound_connections(listener: socket.socket) -> None:

@@ -27,6 +27,7 @@ from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine
 from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
+from lanewise.server.listener import address_of
 from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
 from lanewise.server.model_text import Text
@@ -108,14 +109,13 @@ def _fingerprint(model: Model) -> str:
 def _serve(settings: Settings, state: ServerState, listener: socket.socket) -> int:
     facts = state.engine.metrics.facts
     logger.info(
-        "serving %s (%s, %s, %d threads) on http://%s:%d",
+        "serving %s (%s, %s, %d threads) on %s",
         *(", ".join(state.names), facts.weights, facts.isa, facts.threads),
-        *(settings.host, listener.getsockname()[1]),
+        address_of(listener, settings.host),
     )
     logger.info(
-        "open http://%s:%d/ in a browser to chat, /guide to read; %s",
-        "localhost" if settings.host in ANY_ADDRESS else settings.host,
-        listener.getsockname()[1],
+        "open %s/ in a browser to chat, /guide to read; %s",
+        address_of(listener, "localhost" if settings.host in ANY_ADDRESS else settings.host),
         "a key is wanted"
         if state.api_keys
         else "no key is wanted: set api_key_file before others can reach this address",

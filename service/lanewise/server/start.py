@@ -37,13 +37,22 @@ def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the result is the exit status."""
     set_up_logging(settings.log_level, settings.log_format)
     warn_of_visible_keys(sys.argv)
-    settings = with_keys_of_files(settings)
+    catalogue = None
+    if settings.models is not None:
+        from lanewise.router.serve import catalogue_of
+
+        catalogue = catalogue_of(settings)
+    asked, settings = settings, with_keys_of_files(settings)
     _check(settings)
     raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
     with bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
+        if catalogue is not None:
+            from lanewise.router import serve as router
+
+            return router.serve(settings, asked, catalogue, limit, listener)
         settings = within_memory(settings, limit)
         model, text = open_model(settings, threads, limit)
         from lanewise.server import serve

@@ -6,7 +6,7 @@ from typing import Any
 
 GROUPS = {
     "model": (
-        *("served_model_name", "chat_template", "generation_config", "weights", "load"),
+        *("models", "served_model_name", "chat_template", "generation_config", "weights", "load"),
         *("kv_cache_dtype", "max_model_len", "hf_overrides"),
     ),
     "machine": (

@@ -129,7 +129,15 @@ class Settings(ModelSettings):
         TEXTS,
         "names of the model in the API, the first in metrics; the model's own when not given",
     )
-    host: str = knob("127.0.0.1", TEXT, "address to listen on")
+    models: str | None = knob(
+        None,
+        TEXT,
+        "a YAML file of several models to serve at one address, each loaded when it is asked for;"
+        " instead of MODEL",
+    )
+    host: str = knob(
+        "127.0.0.1", TEXT, "address to listen on; unix:PATH for a socket of this machine alone"
+    )
     port: int = knob(8000, integer(0, 65535), "port to listen on", "-p")
     kv_memory: int | None = knob(
         None,

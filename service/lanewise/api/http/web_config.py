@@ -9,6 +9,8 @@ from starlette.types import ASGIApp
 from lanewise.api.http.front import Front
 from lanewise.api.http.protocol import Connection
 
+Config = uvicorn.Config
+
 
 def make_config(front: Front, app: ASGIApp, **options: Any) -> uvicorn.Config:
     """uvicorn's configuration of a server whose connections are bounded."""

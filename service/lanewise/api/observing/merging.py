@@ -1,24 +1,27 @@
-"""The metrics of all replicas as one text, for a Prometheus that knows one address."""
+"""The metrics of several servers as one text, for a Prometheus that knows one address."""
 
 from collections.abc import Mapping
 
 
-def merged(texts: Mapping[str, str]) -> str:
-    """Texts of Prometheus' format by where they are from, which each sample gets as ``instance``.
+def merged(texts: Mapping[str, str], label: str = "instance") -> str:
+    """Texts of Prometheus' format by where they are from, which samples get as ``label``.
 
-    The samples of a family stay together, after what the first text says of it.
+    A sample that has the label keeps its own. The samples of a family stay together, after what the
+    first text says of it.
     """
     comments: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
-    for instance, text in texts.items():
-        label, family, described = f'instance="{instance}"', "", set(comments)
+    for origin, text in texts.items():
+        value = origin.replace("\\", r"\\").replace('"', r"\"")
+        given, family, described = f'{label}="{value}"', "", set(comments)
         for line in text.splitlines():
             if line.startswith(("# HELP ", "# TYPE ")):
                 family = line.split(" ", 3)[2]
                 if family not in described:
                     comments.setdefault(family, []).append(line)
             elif line and not line.startswith("#"):
-                samples.setdefault(family, []).append(_labelled(line, label))
+                has_one = f'{{{label}="' in line or f',{label}="' in line
+                samples.setdefault(family, []).append(line if has_one else _labelled(line, given))
     lines = [
         line
         for family in dict.fromkeys([*comments, *samples])

@@ -1,4 +1,4 @@
-"""The server of a replica: ``lanewise serve`` in a process that ends when its parent does."""
+"""The command of a parent that starts servers: ``lanewise`` in a process that ends with it."""
 
 import ctypes
 import os

@@ -1,0 +1,166 @@
+"""``lanewise serve --models``: the router's own server, and its end."""
+
+import asyncio
+import logging
+import signal
+import socket
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+import uvloop
+from prometheus_client import CollectorRegistry
+from starlette.middleware.cors import CORSMiddleware
+
+from lanewise import host
+from lanewise.api.endpoints import page
+from lanewise.api.endpoints.paths import Paths
+from lanewise.api.endpoints.table import ENDPOINTS, error_forms
+from lanewise.api.http.front import Front
+from lanewise.api.http.keys import Keys
+from lanewise.api.http.web_config import Config, make_config
+from lanewise.api.http.web_pages import WebPages
+from lanewise.api.http_server import KEEP_ALIVE_S, LAST_WORDS_S, OrderlyServer
+from lanewise.api.middleware import RequestMiddleware
+from lanewise.router.app import Router
+from lanewise.router.endpoints import Owned
+from lanewise.router.entries import Catalogue, read_catalogue
+from lanewise.router.fleet import Fleet
+from lanewise.router.process import Launcher
+from lanewise.settings import Settings, SettingsError
+
+logger = logging.getLogger(__name__)
+
+RESERVE = 16  # one part of the memory is for the router and the system
+LONGEST_PATH = 90  # of the folder of sockets: the system takes paths of 107 bytes
+
+
+def catalogue_of(settings: Settings) -> Catalogue:
+    """The models of ``--models``; SettingsError for what cannot be."""
+    assert settings.models is not None
+    if settings.model is not None:
+        raise SettingsError(
+            f"models: {settings.models!r} beside model {settings.model!r}; accepted: one of them"
+        )
+    return read_catalogue(settings.models, settings)
+
+
+def serve(
+    settings: Settings,
+    asked: Settings,
+    catalogue: Catalogue,
+    limit: host.MemoryLimit,
+    listener: socket.socket,
+) -> int:
+    """Serve until told to stop; the exit status.
+
+    ``settings`` have the keys of files too; the servers read those files as ``asked`` for.
+    """
+    budget = catalogue.memory or limit.n_bytes - limit.n_bytes // RESERVE
+    with tempfile.TemporaryDirectory(prefix="lanewise-") as folder:
+        if len(folder) > LONGEST_PATH:
+            raise SettingsError(f"TMPDIR: {folder} is too long for sockets; accepted: a short path")
+        logger.info(
+            "serving %s on %s:%d, within %s of memory",
+            ", ".join(catalogue.by_name),
+            *(settings.host, listener.getsockname()[1], host.format_size(budget)),
+        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            launcher = Launcher(asked, Path(folder))
+            runner.run(route(settings, catalogue, launcher, budget, listener))
+    logger.info("stopped")
+    return 0
+
+
+async def route(
+    settings: Settings,
+    catalogue: Catalogue,
+    launcher: Launcher,
+    budget: int,
+    listener: socket.socket,
+) -> None:
+    """Answer until told to stop, and end all models then."""
+    fleet = Fleet(catalogue, launcher, budget)
+    server = make_server(settings, fleet)
+    fleet.start()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await fleet.close()
+
+
+def make_server(settings: Settings, fleet: Fleet) -> "RoutingServer":
+    """The server around the application."""
+    registry = CollectorRegistry()
+    errors, paths = error_forms(), Paths(ENDPOINTS)
+    front = Front(settings, registry, errors)
+    keys = bool(settings.api_key or settings.admin_api_key)
+    pages = WebPages(
+        host=settings.host,
+        has_keys=bool(settings.api_key),
+        allowed_hosts=settings.allowed_hosts,
+        cors_origins=settings.cors_origins,
+    )
+    router = Router(fleet, settings.max_body_bytes)
+    app = RequestMiddleware(
+        router,
+        keys=Keys(settings.api_key, settings.admin_api_key),
+        pages=pages,
+        public={*page.FILES, *(endpoint.path for endpoint in ENDPOINTS if endpoint.public)},
+        canonical=paths.canonical,
+        errors=errors,
+        registry=registry,
+        asked=[(e.method, e.path) for e in ENDPOINTS if e.speaks],
+    )
+    # Last, for it has to know the metrics of all others.
+    router.owned = Owned(fleet, registry, has_keys=keys)
+    config = make_config(
+        front,
+        # Outermost, as in a server of one model.
+        CORSMiddleware(
+            app,
+            allow_origins=pages.origins,
+            allow_origin_regex=pages.local_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "request-id", "retry-after"],
+        ),
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_WORDS_S,
+    )
+    return RoutingServer(config, router, settings)
+
+
+class RoutingServer(OrderlyServer):
+    """After the first signal it is not ready, but goes on until nothing is left to answer."""
+
+    def __init__(self, config: Config, router: Router, settings: Settings) -> None:
+        super().__init__(config)
+        self._router, self._settings = router, settings
+        self._refuse_at = 0.0
+        self._deadline: float | None = None
+        self._signals: list[str] = []
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain; a second signal ends at once."""
+        del frame
+        self._signals.append(signal.Signals(sig).name)
+        if self._deadline is not None:
+            self._refuse_at = self._deadline = 0.0
+            return
+        self._router.owned.is_draining = True
+        self._refuse_at = time.monotonic() + self._settings.lame_duck_s
+        self._deadline = self._refuse_at + self._settings.drain_timeout_s
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look whether it is time to go."""
+        while self._signals:
+            name = self._signals.pop(0)
+            logger.info("%s: stopping, %d requests are answered", name, self._router.answering)
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._refuse_at and not self.should_exit:
+            self._router.is_refusing = True
+            self.should_exit = not self._router.answering or now >= self._deadline
+        return await super().on_tick(counter)

@@ -1,0 +1,74 @@
+"""The file of --models."""
+
+import json
+
+import pytest
+
+from lanewise.router.entries import read_catalogue
+from lanewise.settings import Settings, SettingsError
+
+CHAT = {"name": "chat", "model": "a.gguf"}
+
+
+def read(tmp_path, content, **settings):
+    file = tmp_path / "models.yaml"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return read_catalogue(str(file), Settings(**settings))
+
+
+def test_a_model_has_the_shared_settings_and_its_own(tmp_path):
+    text = """
+memory: 2GiB
+default: small
+models:
+  - name: chat
+    model: org/chat
+    aliases: [gpt-4o]
+    pinned: true
+    settings: {max_seqs: 4, lora: [sql=/adapters/sql]}
+  - {name: small, model: b.gguf, idle_s: 0, memory: 512MiB}
+"""
+    found = read(tmp_path, text, max_seqs=9, itl_target_ms=50.0, port=1234, api_key=("secret",))
+    chat, small = found.entries
+    assert chat.names == ("chat", "gpt-4o", "sql")
+    assert dict(chat.settings) == {
+        "max_seqs": 4,
+        "itl_target_ms": 50.0,
+        "lora": ["sql=/adapters/sql"],
+        "model": "org/chat",
+    }
+    assert (chat.pinned, chat.memory, small.memory, small.idle_s) == (True, None, 512 << 20, 0)
+    assert small.settings["max_seqs"] == 9
+    assert (found.memory, found.default) == (2 << 30, "small")
+
+
+def test_one_model_alone_is_the_default(tmp_path):
+    assert read(tmp_path, {"models": [CHAT]}).default == "chat"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("- [", "line 1 is not YAML"),
+        ({}, "models: None; accepted: a list of models"),
+        ({"models": [CHAT], "more": 1}, "more: 'not known'; accepted: default, load_s"),
+        ({"models": [{"name": "chat"}]}, r"models\[0\].model: None"),
+        ({"models": [CHAT, CHAT]}, "'chat'; accepted: each name once"),
+        ({"models": [CHAT], "default": "x"}, "default: 'x'; accepted: one of chat"),
+        ({"models": [CHAT], "memory": "much"}, "memory: 'much'; accepted: a size"),
+        ({"models": [{**CHAT, "pinned": "yes"}]}, "pinned: 'yes'; accepted: true | false"),
+        ({"models": [{**CHAT, "idle_s": -1}]}, "idle_s: -1; accepted: a number from 0"),
+        ({"models": [{**CHAT, "aliases": "b"}]}, "aliases: 'b'; accepted: a list of names"),
+        ({"models": [{**CHAT, "settings": {"port": 1}}]}, "settings.port: 'a setting of the"),
+        ({"models": [{**CHAT, "settings": {"max_seq": 1}}]}, "did you mean 'max_seqs'"),
+        ({"models": [{**CHAT, "settings": {"max_seqs": 0}}]}, "max_seqs: '0' cannot be used"),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_place(tmp_path, content, says):
+    with pytest.raises(SettingsError, match=says):
+        read(tmp_path, content)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.yaml: No such file"):
+        read_catalogue(str(tmp_path / "none.yaml"), Settings())
