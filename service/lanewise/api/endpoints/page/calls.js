@@ -1,9 +1,9 @@
-// Calls of tools in an answer: put together from their pieces, and as elements.
+// Calls of tools in an answer: put together from their pieces, as elements, and answered by hand.
 
 /** Add the pieces of one event to the calls so far. */
 export function addCalls(calls, pieces) {
-  for (const { index = calls.length, function: said } of pieces) {
-    calls[index] ??= { name: "", arguments: "" };
+  for (const { index = calls.length, id, function: said } of pieces) {
+    calls[index] ??= { id: id ?? `call_${index}`, name: "", arguments: "" };
     calls[index].name += said?.name ?? "";
     calls[index].arguments += said?.arguments ?? "";
   }
@@ -22,6 +22,31 @@ export function callElements(calls) {
     element.append(name, given);
     return element;
   });
+}
+
+/** A form that takes the result of each call; ``send`` gets them in the order of the calls. */
+export function resultForm(calls, send) {
+  const form = document.createElement("form");
+  form.className = "results";
+  const areas = calls.map((call) => {
+    const label = document.createElement("label");
+    label.textContent = `Result of ${call.name}`;
+    const area = document.createElement("textarea");
+    area.rows = 2;
+    area.spellcheck = false;
+    label.append(area);
+    form.append(label);
+    return area;
+  });
+  const button = document.createElement("button");
+  button.className = "small main";
+  button.textContent = areas.length > 1 ? "Send results" : "Send result";
+  form.append(button);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(areas.map((area) => area.value));
+  });
+  return form;
 }
 
 /** JSON with a line for each value; as it is while it is not whole. */
