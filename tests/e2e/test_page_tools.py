@@ -4,7 +4,7 @@ import json
 
 from playwright.sync_api import expect
 
-from browsing import visit
+from browsing import CITY, calling, visit
 from lanewise.text.chat_template import ChatTemplate
 from toy_server import toy_server
 
@@ -17,23 +17,6 @@ TEMPLATE = (
     "{{ tools }}{% for m in messages %}{{ m.role }}{{ m.tool_calls }}{{ m.content }}{% endfor %}"
     "{# <tool_call> #}"
 )
-GIVEN = '{"city": "Rome"}'
-
-
-def calling(*names):
-    """What an answer that calls these says, in pieces."""
-    for index, name in enumerate(names):
-        head = {"index": index, "id": f"id-{index}", "type": "function"}
-        yield {"tool_calls": [{**head, "function": {"name": name, "arguments": ""}}]}
-        for piece in (GIVEN[:5], GIVEN[5:]):
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def asked(seen, do):
-    with seen.page.expect_request("**/v1/chat/completions") as request:
-        do()
-    seen.wait_for_answer()
-    return request.value.post_data_json
 
 
 def test_calls_get_their_results_and_the_model_goes_on(seen):
@@ -42,7 +25,7 @@ def test_calls_get_their_results_and_the_model_goes_on(seen):
         "[name=tools]", json.dumps([FUNCTION, {"type": "function", "function": {"name": "time"}}])
     )
     seen.answer_with_deltas(*calling("weather", "time"), finish_reason="tool_calls")
-    body = asked(seen, lambda: seen.send("How is it in Rome?"))
+    body = seen.asked(lambda: seen.send("How is it in Rome?"))
     assert [tool["function"]["name"] for tool in body["tools"]] == ["weather", "time"]
     assert body["tools"][0]["function"] == FUNCTION
 
@@ -50,11 +33,11 @@ def test_calls_get_their_results_and_the_model_goes_on(seen):
     page.get_by_label("Result of time").fill("<b>noon</b>")
     assert seen.barriers() == []
     seen.answer_with("It is sunny.")
-    body = asked(seen, lambda: page.get_by_role("button", name="Send results").click())
+    body = seen.asked(lambda: page.get_by_role("button", name="Send results").click())
     user, answer, *results = body["messages"]
     assert user["content"] == "How is it in Rome?"
     assert [call["id"] for call in answer["tool_calls"]] == ["id-0", "id-1"]
-    assert answer["tool_calls"][0]["function"] == {"name": "weather", "arguments": GIVEN}
+    assert answer["tool_calls"][0]["function"] == {"name": "weather", "arguments": CITY}
     assert results == [
         {"role": "tool", "tool_call_id": "id-0", "content": "sunny"},
         {"role": "tool", "tool_call_id": "id-1", "content": "<b>noon</b>"},
@@ -67,16 +50,16 @@ def test_calls_get_their_results_and_the_model_goes_on(seen):
     page.get_by_role("button", name="Edit: Result").first.click()
     page.get_by_role("textbox", name="Edit: Result").fill("rainy")
     seen.answer_with("It rains.")
-    body = asked(seen, lambda: page.keyboard.press("Control+Enter"))
+    body = seen.asked(lambda: page.keyboard.press("Control+Enter"))
     assert [one["content"] for one in body["messages"][2:]] == ["rainy", "<b>noon</b>"]
     expect(page.locator(".turn").last.locator(".text")).to_have_text("It rains.")
 
 
 def test_calls_that_nobody_answers_are_not_sent_again(seen):
     seen.answer_with_deltas({"content": "Let me see."}, *calling("weather"))
-    asked(seen, lambda: seen.send("Hello"))
+    seen.asked(lambda: seen.send("Hello"))
     seen.answer_with("Hi.")
-    body = asked(seen, lambda: seen.send("Never mind."))
+    body = seen.asked(lambda: seen.send("Never mind."))
     assert body["messages"][1] == {"role": "assistant", "content": "Let me see."}
 
 
@@ -95,7 +78,7 @@ def test_tools_are_checked_before_they_are_sent(seen):
     page.fill("[name=tools]", "")
     expect(page.locator("#tools-error")).to_be_hidden()
     seen.answer_with("Yes.")
-    assert "tools" not in asked(seen, lambda: page.get_by_role("button", name="Send").click())
+    assert "tools" not in seen.asked(lambda: page.get_by_role("button", name="Send").click())
 
 
 def test_the_server_reads_calls_and_results(browser):
@@ -107,7 +90,7 @@ def test_the_server_reads_calls_and_results(browser):
         page.fill("[name=max_tokens]", "8")
         page.fill("[name=tools]", json.dumps([FUNCTION]))
         seen.answer_with_deltas(*calling("weather"), finish_reason="tool_calls")
-        asked(seen, lambda: seen.send("How is it in Rome?"))
+        seen.asked(lambda: seen.send("How is it in Rome?"))
         page.unroute("**/v1/chat/completions")
         page.get_by_label("Result of weather").fill("sunny")
         page.get_by_role("button", name="Send result").click()

@@ -6,6 +6,7 @@ import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
+import { setUpMcp } from "./mcp.js";
 import { Numbers } from "./numbers.js";
 import { setUpPresets } from "./presets.js";
 import { Settings, SettingsError } from "./settings.js";
@@ -316,6 +317,7 @@ function setUpAttachments() {
 
 function setUp() {
   setUpAttachments();
+  setUpMcp(byId("mcp"));
   const list = byId("conversation");
   for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask, cannotKeep);
   setUpDialogs();

@@ -1,5 +1,7 @@
 // Calls of tools in an answer: put together from their pieces, as elements, and answered by hand.
 
+import { serverOf } from "./mcp.js";
+
 /** Add the pieces of one event to the calls so far. */
 export function addCalls(calls, pieces) {
   for (const { index = calls.length, id, function: said } of pieces) {
@@ -36,6 +38,8 @@ export function resultForm(calls, send) {
     area.spellcheck = false;
     label.append(area);
     form.append(label);
+    const server = serverOf(call.name);
+    if (server) form.append(runButton(call, server, area));
     return area;
   });
   const button = document.createElement("button");
@@ -47,6 +51,25 @@ export function resultForm(calls, send) {
     send(areas.map((area) => area.value));
   });
   return form;
+}
+
+/** Runs a call on its server when a person presses it, and shows the result before it is sent. */
+function runButton(call, server, area) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "small";
+  button.textContent = `Run ${call.name} on ${server.url}`;
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      area.value = await server.call(call.name, JSON.parse(call.arguments || "{}"));
+    } catch (error) {
+      area.value = `Error: ${error.message}`;
+    }
+    button.disabled = false;
+    area.focus();
+  });
+  return button;
 }
 
 /** JSON with a line for each value; as it is while it is not whole. */

@@ -1,5 +1,6 @@
 // The form of settings: what of it a request contains, and its being remembered.
 
+import { offeredTools } from "./mcp.js";
 import { checkedSchema, checkedTools } from "./schema.js";
 import { load, save } from "./storage.js";
 
@@ -60,7 +61,9 @@ export class Settings {
     }
     const stop = linesOf(this.fields.stop.value);
     if (stop.length) body.stop = stop;
-    if (isChat && this.fields.tools.value.trim()) body.tools = this.#checked("tools", checkedTools);
+    const tools = isChat && this.fields.tools.value.trim() ? this.#checked("tools", checkedTools) : [];
+    if (isChat) tools.push(...offeredTools(tools));
+    if (tools.length) body.tools = tools;
     if (isChat && this.fields.reasoning_effort.value) {
       body.reasoning_effort = this.fields.reasoning_effort.value;
     }
