@@ -45,6 +45,7 @@ const history = new History({
 });
 let mode = "chat";
 let frame = null; // in which the answer is drawn next
+const contexts = new Map(); // tokens that prompt and answer may have, by model
 let running = null; // the AbortController of the request that is answered
 
 function conversation() {
@@ -109,11 +110,12 @@ async function ask() {
   const view = asked.add(answers, "");
   running = new AbortController();
   showRunning(view);
-  const numbers = new Numbers();
+  const numbers = new Numbers(contexts.get(body.model) ?? null);
+  const asking = { ...body, return_progress: true };
   const { record } = asked;
   const keeping = setInterval(() => asked.keep(view.turn, record), KEPT_EACH);
   try {
-    for await (const event of withKey(() => stream(path, body, running.signal))) take(view, numbers, event);
+    for await (const event of withKey(() => stream(path, asking, running.signal))) take(view, numbers, event);
   } catch (error) {
     if (error.name === "AbortError") numbers.reason = "stopped";
     else view.turn.error = error instanceof ApiError ? error.message : `The answer was cut off: ${error.message}`;
@@ -143,13 +145,17 @@ async function* withKey(begin) {
 
 function take(view, numbers, event) {
   if (event.usage) numbers.usage = event.usage;
+  if (event.prompt_progress) view.showProgress(event.prompt_progress);
   const choice = event.choices?.[0];
   if (!choice) return;
   const text = choice.delta?.content ?? choice.text ?? "";
   const reasoning = choice.delta?.reasoning_content ?? "";
   const calls = choice.delta?.tool_calls ?? [];
   const tokens = tokensOf(choice);
-  if (text || reasoning || calls.length || tokens.length) numbers.count();
+  if (text || reasoning || calls.length || tokens.length) {
+    if (numbers.events === 0) view.showProgress(null);
+    numbers.count();
+  }
   if (choice.finish_reason) numbers.reason = choice.finish_reason;
   view.turn.content += text;
   if (tokens.length) followed(() => view.append(tokens));
@@ -277,6 +283,7 @@ async function loadModels() {
   }
   try {
     for await (const { data } of withKey(list)) {
+      for (const model of data) contexts.set(model.id, model.context_length);
       byId("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
       const notice = data.find((model) => model.notice)?.notice ?? "";
       byId("notice").textContent = notice;

@@ -134,6 +134,12 @@ export class TurnView {
     if (calls.length && this.#takesResults && !this.#isBusy) this.calls.append(resultForm(calls, this.onResults));
   }
 
+  /** How much of the prompt has been read while there is no answer; null: there is one. */
+  showProgress(progress) {
+    const isPart = progress !== null && progress.processed < progress.total;
+    this.info.textContent = isPart ? `Reading the prompt: ${progress.processed} of ${progress.total} tokens` : "";
+  }
+
   showRest() {
     const rows = this.turn.numbers ?? [];
     this.numbers.hidden = rows.length === 0;
@@ -171,6 +177,7 @@ export class TurnView {
   /** The answer is complete. */
   end() {
     this.isBusy = false;
+    if (!this.shaded) this.showProgress(null);
     this.show();
   }
 
