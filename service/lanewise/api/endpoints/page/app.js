@@ -8,6 +8,7 @@ import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
 import { setUpMcp } from "./mcp.js";
 import { Numbers } from "./numbers.js";
+import { setUpPooled, showPooled, taskOf } from "./pooled.js";
 import { setUpPresets } from "./presets.js";
 import { Settings, SettingsError } from "./settings.js";
 import { curlOf, pythonOf } from "./snippets.js";
@@ -45,7 +46,7 @@ const history = new History({
 });
 let mode = "chat";
 let frame = null; // in which the answer is drawn next
-const contexts = new Map(); // tokens that prompt and answer may have, by model
+let models = new Map(); // as the server tells of each, by name
 let running = null; // the AbortController of the request that is answered
 
 function conversation() {
@@ -110,7 +111,7 @@ async function ask() {
   const view = asked.add(answers, "");
   running = new AbortController();
   showRunning(view);
-  const numbers = new Numbers(contexts.get(body.model) ?? null);
+  const numbers = new Numbers(models.get(body.model)?.context_length ?? null);
   const asking = { ...body, return_progress: true };
   const { record } = asked;
   const keeping = setInterval(() => asked.keep(view.turn, record), KEPT_EACH);
@@ -277,18 +278,25 @@ function openHistory(open) {
   openSide("history", open);
 }
 
+/** Show what the chosen model is for. */
+function showModel() {
+  stop();
+  showPooled(taskOf(models.get(byId("model").value)));
+}
+
 async function loadModels() {
   async function* list() {
     yield await get("v1/models");
   }
   try {
     for await (const { data } of withKey(list)) {
-      for (const model of data) contexts.set(model.id, model.context_length);
+      models = new Map(data.map((model) => [model.id, model]));
       byId("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
       const notice = data.find((model) => model.notice)?.notice ?? "";
       byId("notice").textContent = notice;
       byId("notice").hidden = !notice;
     }
+    showModel();
     showBanner("");
     // A server of another kind behind the same address has no such path.
     const props = await get("props").catch(() => null);
@@ -325,6 +333,8 @@ function setUpAttachments() {
 function setUp() {
   setUpAttachments();
   setUpMcp(byId("mcp"));
+  setUpPooled(withKey, () => byId("model").value);
+  byId("model").addEventListener("change", showModel);
   const list = byId("conversation");
   for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask, cannotKeep);
   setUpDialogs();
