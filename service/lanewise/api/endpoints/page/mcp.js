@@ -89,10 +89,11 @@ export function setUpMcp(place) {
     const label = document.createElement("label");
     label.className = "check";
     const box = Object.assign(document.createElement("input"), { type: "checkbox", checked: kept.has(server.url) });
-    const said = document.createElement("span");
+    const said = document.createElement("p");
+    said.className = "hint";
     said.setAttribute("role", "status");
-    label.append(box, ` Tools of ${server.url} `, said);
-    place.append(label);
+    label.append(box, ` Tools of ${server.url}`);
+    place.append(label, said);
     const changed = async () => {
       used = used.filter((one) => one !== server);
       said.textContent = "";
