@@ -1,6 +1,7 @@
 // Files that go with the next message: read here as text, listed with size and tokens before they are sent.
 
 import { post } from "./api.js";
+import { fenced } from "./exchange.js";
 
 const MAX_BYTES = 1_000_000; // of text
 const MAX_PDF_BYTES = 20_000_000;
@@ -84,12 +85,9 @@ async function textOf(file) {
   return text.replaceAll("\r\n", "\n");
 }
 
-/** A block that no line of the file ends. */
 function blockOf({ name, text }) {
-  const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((run) => run.length));
-  const fence = "`".repeat(longest + 1);
   const language = /\.(?!pdf$)(\w+)$/i.exec(name)?.[1] ?? ""; // what is read of a PDF is text
-  return `${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
+  return `${name}:\n${fenced(text, language)}`;
 }
 
 function sizeOf(bytes) {
