@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from config_parts import CONTEXT
-from family_configs import CASES
 from family_gguf import CONVERSIONS, GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED, REORDERED
@@ -27,6 +25,7 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.checkpoints.packed_checkpoint import read_config
 from lanewise.loading.writing.gguf_writer import metadata_of
 from lanewise.loading.writing.packed_writer import packed_config
+from published_configs import CASES, CONTEXT
 
 
 def values_of(tensor: Tensor) -> np.ndarray:

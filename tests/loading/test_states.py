@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from family_configs import CASES
 from family_gguf import gguf_arrays, stacked, write_gguf
 from family_models import Arrays, FamilyModel, family_model, write_case, write_model
 from gguf_states import REORDERED
@@ -22,6 +21,7 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.files.rearranging import Rearranged, to_f32
 from lanewise.loading.programs.native_program import layer_shapes
 from lora_files import lora_config, write_adapter
+from published_configs import CASES
 
 # Of which no file has rows; numbers of those are not made.
 MANY_HEADS = {"num_attention_heads": 2**30, "num_key_value_heads": 2}
