@@ -75,7 +75,7 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
         ok = copy_matrix(model->pool, &out->arena, &out->dense[i].matrix);
     for (uint32_t i = 0; ok && i < model->config.n_layers; ++i)
         for (int m = 0; ok && m < LW_LAYER_MATRICES; ++m)
-            ok = copy_matrix(model->pool, &out->arena, lw_layer_matrix(&layers[i], m));
+            ok = copy_matrix(model->pool, &out->arena, &layers[i].matrices[m]);
     return ok;
 }
 
