@@ -86,8 +86,11 @@ def test_what_the_reference_reads_and_we_do_not_is_refused_by_name(
 @pytest.mark.parametrize("value", [None, 0, [], {}])
 def test_neutral_values_of_what_the_reference_reads_pass(value: Any, tmp_path: Path) -> None:
     keys = {"sparse_config": value, "is_causal": True}
-    with open_checkpoint(write_case("minicpm", tmp_path / "hf", **keys)) as checkpoint:
-        assert checkpoint.config.architecture == "minicpm"
+    with (
+        open_checkpoint(write_case("minicpm", tmp_path / "hf", **keys)) as checkpoint,
+        open_checkpoint(write_case("minicpm", tmp_path / "plain")) as plain,
+    ):
+        assert checkpoint.config == plain.config
 
 
 def test_what_is_taken_out_of_the_table_is_refused_no_more(
