@@ -94,10 +94,10 @@ struct lw_model {
     bool has_minimums;          // a type subtracts minimums, so activations need their sums
     bool finished;
     lw_nodes nodes;         // nodes that KV caches are placed on
-    uint32_t* other_nodes;  // [n_copies] node of each copy
-    lw_model* copies;       // [n_copies] this model with its own matrices; a copy of the embedding only if it is the
+    uint32_t* other_nodes;  // [n_replicas] node of each replica
+    lw_model* replicas;     // [n_replicas] this model with its own matrices; a copy of the embedding only if it is the
                             // head
-    uint32_t n_copies;      // number of copies besides the model itself
+    uint32_t n_replicas;    // besides the model itself
 };
 
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
@@ -149,13 +149,13 @@ static inline const lw_matrix* lw_model_head(const lw_model* model) {
     return model->config.tied_embeddings ? &model->embedding : &model->output;
 }
 
-// The copy that threads on node number `i` read; `i` is an index into lw_model_place's nodes.
-static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
-    return i == 0 ? model : &model->copies[i - 1];
+// The replica that threads on node number `i` read; `i` is an index into lw_model_place's nodes.
+static inline const lw_model* lw_model_replica(const lw_model* model, uint32_t i) {
+    return i == 0 ? model : &model->replicas[i - 1];
 }
-// Makes the copies (replicate.c).
+// Makes the replicas (replicate.c).
 lw_status lw_replicate(lw_model* model);
-void lw_free_copies(lw_model* model);
+void lw_free_replicas(lw_model* model);
 
 // Number of inputs of dense head `index`. For the number of heads: the size of a result.
 static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {

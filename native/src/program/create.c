@@ -311,7 +311,7 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
     count_matrix(&model->per_layer_projection, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
-    out->packed_bytes *= 1 + model->n_copies;
+    out->packed_bytes *= 1 + model->n_replicas;
     // Tables in which rows are looked up have no copies.
     if (!model->config.tied_embeddings || model->config.pooled) out->packed_bytes += bytes_of(&model->embedding);
     out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding) +
@@ -331,7 +331,7 @@ void lw_model_close(lw_model* model) {
         }
     }
     lw_pool_close(model->pool);
-    lw_free_copies(model);
+    lw_free_replicas(model);
     lw_arena_free(&model->arena);
     free(model->layers);
     free(model->slopes);
