@@ -93,10 +93,12 @@ def test_a_completion_goes_on(seen):
     page.get_by_role("radio", name="Completion").check(force=True)
     seen.send("The ship sailed")
     seen.wait_for_answer()
-    text = "".join(page.locator(".turn .text").all_inner_texts())
+    prompt, written = page.locator(".turn .text").all_inner_texts()
+    assert (prompt, bool(written)) == ("The ship sailed", True)
     page.get_by_role("button", name="Continue: Continuation").click()
     seen.wait_for_answer()
-    assert page.locator(".turn.prompt .text").inner_text() == text
+    longer, more = page.locator(".turn .text").all_inner_texts()
+    assert (longer, bool(more)) == (prompt + written, True)
 
 
 def test_what_is_asked_for_is_what_comes(seen):
