@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lanewise.router.entries import read_catalogue
+from lanewise.router.entries import folder_catalogue, read_catalogue
+from lanewise.router.serve import catalogue_of
 from lanewise.settings import Settings, SettingsError
 
 CHAT = {"name": "chat", "model": "a.gguf"}
@@ -72,3 +73,58 @@ def test_what_cannot_be_is_said_with_its_place(tmp_path, content, says):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"none\.yaml: No such file"):
         read_catalogue(str(tmp_path / "none.yaml"), Settings())
+
+
+def folder_of(tmp_path, *names):
+    """Empty models of these names; one without an end is a directory."""
+    for name in names:
+        if name.endswith((".gguf", ".txt")):
+            (tmp_path / name).touch()
+        else:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "config.json").touch()
+    return tmp_path
+
+
+def test_a_folder_has_its_models_by_their_names(tmp_path):
+    parts = [f"large-{number:05}-of-00002.gguf" for number in (1, 2)]
+    folder = folder_of(tmp_path, "chat-Q4_0.gguf", "bge-small.v1", ".hidden", "a.txt", *parts)
+    (folder / "no-model").mkdir()
+    found = folder_catalogue(str(folder), Settings(max_seqs=9, models_dir=str(folder)))
+    settings = {one.name: one.settings for one in found.entries}
+    files = {"bge-small.v1": "bge-small.v1", "chat-Q4_0": "chat-Q4_0.gguf", "large": parts[0]}
+    assert settings == {
+        name: {"max_seqs": 9, "model": str(folder / file)} for name, file in files.items()
+    }
+    assert found.default is None
+
+
+def test_one_model_alone_in_a_folder_is_the_default(tmp_path):
+    found = folder_catalogue(str(folder_of(tmp_path, "chat.gguf")), Settings())
+    assert found.default == "chat"
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["a.gguf", "a"], "a and a.gguf are both called 'a'; accepted: each name once"),
+        (["a.txt"], "no model is there; accepted: a folder of GGUF files"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_told_why(tmp_path, names, says):
+    with pytest.raises(SettingsError, match=says):
+        folder_catalogue(str(folder_of(tmp_path, *names)), Settings())
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"models_dir: .*none: No such file"):
+        folder_catalogue(str(tmp_path / "none"), Settings())
+
+
+def test_models_come_from_one_place(tmp_path):
+    folder = str(folder_of(tmp_path, "a.gguf"))
+    assert [one.name for one in catalogue_of(Settings(models_dir=folder)).entries] == ["a"]
+    with pytest.raises(SettingsError, match=r"models_dir: .* beside model 'b.gguf'; accepted: one"):
+        catalogue_of(Settings(models_dir=folder, model="b.gguf"))
+    with pytest.raises(SettingsError, match=r"models: 'm.yaml' beside models_dir"):
+        catalogue_of(Settings(models_dir=folder, models="m.yaml"))

@@ -25,7 +25,10 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("api-openai", "api-responses", "api-anthropic", "api-ollama", "api-llama-cpp"),
         *("api-vectors", "api-server"),
     ),
-    "Run": ("configure", "deploy", "arm", "operate", "metrics", "tune", "troubleshooting"),
+    "Run": (
+        *("configure", "several-models", "deploy", "arm", "operate", "metrics", "tune"),
+        "troubleshooting",
+    ),
     "Understand": ("quantize", "performance", "design", "decisions/index"),
 }
 DECISIONS = "decisions"  # folder of pages that only its index lists

@@ -10,7 +10,8 @@ from lanewise.settings import Settings, SettingsError, parse_size, resolve_mappi
 
 # What is the router's own: it has the address, the keys of clients are the same everywhere.
 OF_THE_ROUTER = frozenset(
-    {"models", "host", "port", "api_key", "api_key_file", "admin_api_key", "admin_api_key_file"}
+    {"models", "models_dir", "host", "port"}
+    | {"api_key", "api_key_file", "admin_api_key", "admin_api_key_file"}
     | {"served_model_name", "cors_origins", "allowed_hosts", "mcp_servers", "log_level"}
     | {"lame_duck_s", "log_format", "max_connections"}
 )
@@ -66,6 +67,48 @@ def read_catalogue(file: str, shared: Settings) -> Catalogue:
         where = f" line {mark.line + 1}" if mark else ""
         raise SettingsError(f"models: {file}:{where} is not YAML") from None
     return _Reader(file, shared).catalogue(content)
+
+
+def folder_catalogue(folder: str, shared: Settings) -> Catalogue:
+    """The GGUF files and Hugging Face directories directly below a folder, by their names."""
+    found: dict[str, Path] = {}
+    try:
+        paths = sorted(Path(folder).iterdir())
+    except OSError as error:
+        raise SettingsError(f"models_dir: {folder}: {error.strerror or error}") from None
+    for path in paths:
+        name = _name_of(path)
+        if name is None:
+            continue
+        if name in found:
+            raise SettingsError(
+                f"models_dir: {folder}: {found[name].name} and {path.name} are both called"
+                f" {name!r}; accepted: each name once"
+            )
+        found[name] = path
+    if not found:
+        raise SettingsError(
+            f"models_dir: {folder}: no model is there; accepted: a folder of GGUF files and of"
+            " directories with config.json"
+        )
+    listed = [{"name": name, "model": str(path)} for name, path in found.items()]
+    return _Reader(folder, shared).catalogue({"models": listed})
+
+
+def _name_of(path: Path) -> str | None:
+    """What a model is called that lies there; None for what is none, or a file's further part."""
+    from lanewise.loading.checkpoints.gguf_checkpoint import SPLIT
+
+    if path.name.startswith("."):
+        return None
+    if path.is_dir():
+        return path.name if (path / "config.json").is_file() else None
+    if path.suffix != ".gguf":
+        return None
+    part = SPLIT.fullmatch(path.name)
+    if part is None:
+        return path.stem
+    return part["stem"] if int(part["number"]) == 1 else None
 
 
 class _Reader:

@@ -23,7 +23,7 @@ from lanewise.api.http_server import KEEP_ALIVE_S, LAST_WORDS_S, OrderlyServer
 from lanewise.api.middleware import RequestMiddleware
 from lanewise.router.app import Router
 from lanewise.router.endpoints import Owned
-from lanewise.router.entries import Catalogue, read_catalogue
+from lanewise.router.entries import Catalogue, folder_catalogue, read_catalogue
 from lanewise.router.fleet import Fleet
 from lanewise.router.folder import socket_folder
 from lanewise.router.process import Launcher
@@ -36,12 +36,18 @@ LONGEST_PATH = 90  # of the folder of sockets: the system takes paths of 107 byt
 
 
 def catalogue_of(settings: Settings) -> Catalogue:
-    """The models of ``--models``; SettingsError for what cannot be."""
-    assert settings.models is not None
-    if settings.model is not None:
+    """The models of ``--models`` or ``--models-dir``; SettingsError for what cannot be."""
+    sources = {name: getattr(settings, name) for name in ("models", "models_dir", "model")}
+    first, *others = [name for name, value in sources.items() if value is not None]
+    if others:
+        beside = others[0]
         raise SettingsError(
-            f"models: {settings.models!r} beside model {settings.model!r}; accepted: one of them"
+            f"{first}: {sources[first]!r} beside {beside} {sources[beside]!r};"
+            " accepted: one of them"
         )
+    if settings.models_dir is not None:
+        return folder_catalogue(settings.models_dir, settings)
+    assert settings.models is not None
     return read_catalogue(settings.models, settings)
 
 

@@ -38,7 +38,7 @@ def run(settings: Settings) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     warn_of_visible_keys(sys.argv)
     catalogue = None
-    if settings.models is not None:
+    if settings.models is not None or settings.models_dir is not None:
         from lanewise.router.serve import catalogue_of
 
         catalogue = catalogue_of(settings)

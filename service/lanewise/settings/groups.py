@@ -6,8 +6,8 @@ from typing import Any
 
 GROUPS = {
     "model": (
-        *("models", "served_model_name", "chat_template", "generation_config", "weights", "load"),
-        *("kv_cache_dtype", "max_model_len", "hf_overrides"),
+        *("models", "models_dir", "served_model_name", "chat_template", "generation_config"),
+        *("weights", "load", "kv_cache_dtype", "max_model_len", "hf_overrides"),
     ),
     "machine": (
         *("threads", "isa", "cpu_pinning", "numa", "autotune", "fetch_ahead", "kv_memory"),

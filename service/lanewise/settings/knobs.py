@@ -136,6 +136,12 @@ class Settings(ModelSettings):
         "a YAML file of several models to serve at one address, each loaded when it is asked for;"
         " instead of MODEL",
     )
+    models_dir: str | None = knob(
+        None,
+        TEXT,
+        "a folder whose GGUF files and Hugging Face folders are all served by their names, each"
+        " loaded when it is asked for; instead of MODEL",
+    )
     host: str = knob(
         "127.0.0.1", TEXT, "address to listen on; unix:PATH for a socket of this machine alone"
     )
