@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import topics
+from lanewise.router.entries import read_catalogue
 from lanewise.settings import Settings, resolve, resolve_with_sources, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,20 @@ def test_compose_knows_every_word_of_its_file(tmp_path):
         done = subprocess.run([*check, tmp_path / name], capture_output=True, text=True)
         assert (done.returncode == 0) == (name == "right.yaml"), done.stdout
         assert ("cap_dropp" in done.stdout) == (name == "wrong.yaml")
+
+
+def test_compose_can_serve_several_models():
+    one, several = (
+        yaml.safe_load((DEPLOY / name).read_text())["services"]["lanewise"]
+        for name in ("compose.yaml", "compose.models.yaml")
+    )
+    environment = one["environment"] | several["environment"] | {"LANEWISE_CONFIG": ""}
+    asked = resolve(Settings, {}, environment)
+    [mount] = several["volumes"]
+    source, target, _ = mount.split(":")
+    assert (asked.models, asked.model) == (target, None)
+    assert read_catalogue(str(DEPLOY / source), Settings()).default == "chat"
+    assert several.keys() <= one.keys()
 
 
 def interpolated(text: str, variables: dict[str, str]) -> str:
@@ -204,6 +219,15 @@ def unit() -> dict[str, str]:
 def test_systemd_unit_starts_the_server_and_outlasts_its_drain(unit):
     assert unit["ExecStart"].endswith("/lanewise serve")
     assert float(unit["TimeoutStopSec"]) > Settings().drain_timeout_s
+
+
+def test_systemd_can_serve_several_models(unit):
+    text = (DEPLOY / "systemd/several-models.conf").read_text()
+    options = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert options["Environment"] == "LANEWISE_MODELS=/etc/lanewise/models.yaml"
+    assert int(options["TasksMax"]) > int(unit["TasksMax"])
+    # The router drains first; a signal to all processes would end its models before.
+    assert unit["KillMode"] == "mixed"
 
 
 def analyze(folder: Path, unit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
