@@ -135,6 +135,17 @@ static lw_status check_order_of_heads(const lw_model* model, const char* name, l
     return lw_fail(LW_ERR_FORMAT, "%s: rope_heads is %u, must be 0 where values are keys", name, tensor->rope_heads);
 }
 
+// On Arm, F16 weights are held as bfloat16 if no value changes: their products have the same bits, and a bfloat16 is
+// widened by one operation or by the load itself, where F16 takes up to four times as many slots.
+static lw_type type_to_hold(const lw_model* model, const lw_tensor* tensor, lw_type target) {
+#if defined(__aarch64__)
+    if (target == LW_F16 && lw_fits_bfloat(model->pool, tensor)) return LW_BF16;
+#else
+    (void)model, (void)tensor;
+#endif
+    return target;
+}
+
 static void remember_type(lw_model* model, lw_type type) {
     lw_format f;
     model->holds[type] = true;
@@ -150,6 +161,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     LW_RETURN_IF_FAILED(check_order_of_heads(model, name, role, layer, tensor));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
     LW_RETURN_IF_FAILED(check_target(name, role, target));
+    target = type_to_hold(model, tensor, target);
     LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, model->pool, &model->arena, name, tensor, target, slot.matrix));
     remember_type(model, target);
     return LW_OK;
