@@ -134,7 +134,7 @@ def test_missing_files_are_one_node_of_unknown_cores(tmp_path):
         threads="not pinned: physical cores unknown",
         numa="off",
         nodes=(),
-        copies=(),
+        replica_of_thread=(),
         memory="wherever the system puts it: one memory node",
     )
     assert decide(tmp_path, [0, 3], cpu_pinning="on").cpus == (0, 3)
@@ -168,7 +168,7 @@ def test_whole_host_of_two_nodes_is_pinned_with_a_copy_on_each(altra):
     assert placed.cpus == tuple(range(160))
     assert placed.threads == "pinned to CPUs 0-159 (80 on node 0, 80 on node 1)"
     assert (placed.numa, placed.nodes) == ("replicate", (0, 1))
-    assert placed.copies == (0,) * 80 + (1,) * 80
+    assert placed.replica_of_thread == (0,) * 80 + (1,) * 80
     assert placed.memory == (
         "a copy of the weights on each of nodes 0, 1, KV cache interleaved over them: "
         "2 copies of 10.00 GiB are at most half the memory"
@@ -181,7 +181,7 @@ def test_whole_host_of_two_nodes_is_pinned_with_a_copy_on_each(altra):
 )
 def test_weights_too_large_for_copies_are_interleaved(altra, weights, limit):
     placed = decide(altra, range(160), weights=weights, limit=limit)
-    assert (placed.numa, placed.nodes, placed.copies) == ("interleave", (0, 1), ())
+    assert (placed.numa, placed.nodes, placed.replica_of_thread) == ("interleave", (0, 1), ())
     assert "weights and KV cache interleaved over nodes 0, 1: a copy" in placed.memory
 
 
@@ -233,7 +233,7 @@ def test_mapped_files_are_left_alone_or_refused(altra):
 @pytest.mark.parametrize("numa", ["auto", "interleave", "replicate"])
 def test_system_that_forbids_placing_is_told(altra, numa):
     placed = decide(altra, range(160), numa=numa, refused="numa: mbind: Operation not permitted")
-    assert (placed.numa, placed.nodes, placed.copies) == ("off", (), ())
+    assert (placed.numa, placed.nodes, placed.replica_of_thread) == ("off", (), ())
     assert placed.memory.endswith(" is not possible here: numa: mbind: Operation not permitted")
     assert len(placed.cpus) == 160
 

@@ -65,14 +65,15 @@ class Placement:
     """Where threads run and memory lies, and why.
 
     ``cpus`` has the CPU of each thread, or nothing when the system chooses. ``nodes`` are those
-    that memory goes to; with ``replicate`` thread i reads the copy on ``nodes[copies[i]]``.
+    that memory goes to; with ``replicate`` thread i reads the copy on
+    ``nodes[replica_of_thread[i]]``.
     """
 
     cpus: tuple[int, ...]
     threads: str  # what happens to threads, for people
     numa: str  # a key of WAYS
     nodes: tuple[int, ...]
-    copies: tuple[int, ...]
+    replica_of_thread: tuple[int, ...]
     memory: str  # what happens to memory, for people
 
 
@@ -212,7 +213,7 @@ def place(
         numa=numa,
         nodes=tuple(nodes) if numa != "off" else (),
         # A node without memory reads the first copy.
-        copies=tuple(nodes.index(node) if node in nodes else 0 for node in places)
+        replica_of_thread=tuple(nodes.index(node) if node in nodes else 0 for node in places)
         if numa == "replicate"
         else (),
         memory=f"{WAYS[numa].format(nodes=names)}: {why}",

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from encoder_configs import CASES
 from encoder_models import GOLDEN, encoder_model, texts_of
 from family_models import FamilyModel, values_of, write_model
 from gguf_values import add_value, write_out
@@ -21,12 +20,13 @@ from lanewise.loading.base.program import Rope
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import usable_levels
 from opened_models import opened_encoder, write_as_packed
+from published_configs import ENCODERS
 from tiny_embedder import modules_of, write_files
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 SIZE, INNER = 48, 96
-CONFIG = CASES["embedding_gemma"]
+CONFIG = ENCODERS["embedding_gemma"]
 RESULTS = np.load(GOLDEN / "results.npz")
 NORMS = {
     "input_layernorm": "attn_norm",

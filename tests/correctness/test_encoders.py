@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from encoder_configs import CASES, PUBLISHED
 from encoder_models import (
     GGUF_CASES,
     GOLDEN,
@@ -27,6 +26,7 @@ from goldens import check_goldens
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, NativeError, usable_levels
 from opened_models import opened_encoder, write_as_packed
+from published_configs import ENCODERS, PUBLISHED
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -41,13 +41,13 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def results(encoder: Encoder, name: str) -> np.ndarray:
-    texts, types = texts_of(), types_of(CASES[name])
-    if is_classifier(CASES[name]):
+    texts, types = texts_of(), types_of(ENCODERS[name])
+    if is_classifier(ENCODERS[name]):
         return encoder.run(texts, types)
     return np.stack([encoder.run(texts, types, pooling=p) for p in ("cls", "mean", "last")], axis=1)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_results_are_those_of_transformers(name: str, path: Path) -> None:
     with opened_encoder(path) as encoder:
         found, expected = results(encoder, name), RESULTS[name]
@@ -55,7 +55,7 @@ def test_results_are_those_of_transformers(name: str, path: Path) -> None:
         assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_the_published_config_means_the_same_program(name: str, path: Path, tmp_path: Path) -> None:
     other = write_model(encoder_model(name), tmp_path / "published", PUBLISHED[name])
     with open_checkpoint(path) as one, open_checkpoint(other) as two:
@@ -76,7 +76,7 @@ def test_levels_threads_steps_and_packing_give_the_same_bits(
     name: str, weights: str | None, path: Path, tmp_path: Path
 ) -> None:
     """All texts together, one by one, and in steps that hold a few."""
-    texts, types = texts_of(), types_of(CASES[name])
+    texts, types = texts_of(), types_of(ENCODERS[name])
     with opened_encoder(path, weights=weights) as encoder:
         expected = encoder.run(texts, types).tobytes()
     for i, isa in enumerate(usable_levels()):

@@ -17,9 +17,7 @@ import gguf
 import numpy as np
 import pytest
 
-import encoder_configs
 import tiny_models
-from family_configs import CASES
 from family_gguf import GGUF_CASES, write_gguf
 from family_models import CASE_NAMES, GOLDEN, family_model, write_case, write_model
 from gguf_states import MULTIPLIED, REORDERED
@@ -32,6 +30,7 @@ from lanewise.loading.families.table import FAMILIES
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from lanewise.runtime.sampling import Draw, Sampled, Sampling
 from opened_models import ISA, write_as_packed
+from published_configs import CASES, ENCODERS
 from published_keys import OF_DECODERS, OF_TOOLS
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
@@ -134,7 +133,7 @@ def path(name: str, tmp_path: Path) -> Path:
 
 
 def test_every_family_of_the_table_has_a_case() -> None:
-    cases = [*CASES.values(), *encoder_configs.CASES.values()]
+    cases = [*CASES.values(), *ENCODERS.values()]
     assert {family.name for family in FAMILIES} <= {config["model_type"] for config in cases}
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoder_configs import BERT
 from encoder_models import texts_of, types_of, write_gguf
 from family_models import FamilyModel, values_of, write_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model, usable_levels
+from published_configs import ENCODERS
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 Array = NDArray[np.float64]
 HIDDEN, SIZE, HEADS, LAYERS = 48, 80, 6, 2
-CONFIG = BERT | {
+CONFIG = ENCODERS["bert"] | {
     "architectures": ["JinaBertForMaskedLM"],
     "num_attention_heads": HEADS,
     "position_embedding_type": "alibi",

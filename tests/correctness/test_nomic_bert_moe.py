@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoder_configs import NOMIC
 from encoder_models import texts_of, write_gguf
 from family_models import FamilyModel, values_of, write_model
 from lanewise.loading.base.checkpoint import ModelFileError
@@ -18,6 +17,7 @@ from lanewise.loading.base.program import Experts, Plain
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Encoder, Model, usable_levels
 from opened_models import opened_encoder, write_as_packed
+from published_configs import PUBLISHED
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 HIDDEN, SIZE, HEADS, LAYERS, EXPERTS, USED = 64, 96, 4, 4, 5, 2
 HEAD, THETA, EPS = HIDDEN // HEADS, 10000.0, 1e-5
 # What the config.json of nomic-embed-text-v2-moe says otherwise than that of the first version.
-CONFIG = NOMIC | {
+CONFIG = PUBLISHED["nomic_bert"] | {
     "architectures": ["NomicBertModel"],
     "activation_function": "gelu",
     "expert_choice_router": False,

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 import topics
-from dense_configs import STAND_INS
-from family_configs import CASES
 from family_models import CASE_NAMES, GOLDEN, model_of, write_model
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.programs import reference
 from lanewise.runtime import Batch, Model, Session
+from published_configs import CASES, STAND_INS
 
 pytestmark = [
     pytest.mark.native,

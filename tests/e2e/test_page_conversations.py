@@ -4,7 +4,7 @@ import json
 
 from playwright.sync_api import expect
 
-from browsing import Visit, visit
+from browsing import CITY, Visit, calling, visit
 
 
 def say(seen: Visit, question: str, answer: str) -> None:
@@ -104,6 +104,27 @@ def test_tabs_that_write_to_one_conversation_lose_nothing(seen):
         assert shown | {texts(tab)[2]} == {"here", "there"}, mine
 
 
+def test_the_open_conversation_is_a_markdown_file(seen):
+    page = seen.page
+    page.click("#history-markdown")
+    expect(page.locator("#history-said")).to_have_text("No conversation is open.")
+    say(seen, "one: *two*", "gone")
+    seen.answer_with_deltas({"content": "It is\n\n- **this**"}, *calling("weather"))
+    page.get_by_role("button", name="Retry: Model").click()
+    seen.wait_for_answer()
+    page.get_by_label("Result of weather").fill("sunny")
+    seen.answer_with("Fine.")
+    seen.asked(page.get_by_role("button", name="Send result").click)
+    with page.expect_download() as download:
+        page.click("#history-markdown")
+    assert download.value.suggested_filename == "one-two.md"
+    assert download.value.path().read_text() == (
+        "# one: *two*\n\n## You\n\none: *two*\n\n## Model\n\nIt is\n\n- **this**\n\n"
+        "Calls `weather`:\n\n```\n" + CITY + "\n```\n\n## Result of weather\n\nsunny\n\n"
+        "## Model\n\nFine.\n"
+    )
+
+
 def test_all_of_it_is_a_file_and_comes_back_from_it(seen, tmp_path):
     page = seen.page
     say(seen, "one", "**first**")
@@ -124,7 +145,7 @@ def test_all_of_it_is_a_file_and_comes_back_from_it(seen, tmp_path):
 
     turn = content["conversations"][0]["turns"][1]
     for field, value, wrong in (
-        ("role", "system", "turns[1].role is not user or assistant"),
+        ("role", "system", "turns[1].role is not user or assistant or tool"),
         ("content", 5, "turns[1].content is not a text"),
         ("parent", turn["id"], "turns[1].parent is not null or the id of a turn before it"),
         ("calls", [None], "turns[1].calls is not a list of names with arguments"),

@@ -59,7 +59,16 @@ HOSTILE = (
     "| <img src=x onerror=x()> |\n|:-:|\n| [a](javascript:x) <svg/onload=x()> |",
     '{{constructor.constructor("document.title=1")()}} ${document.title=1} <%= 1 %>',
     "`\u202e<tpircs>\u2066` \u202etxet\u2069 \u0645\u0631\u062d\u0628\u0627 \u202e",
+    '<a href="javascript:x()">a</a> <a ping="https://evil.example/" href="https://a.example">b</a>',
+    '<details open ontoggle="x()"><summary>a</summary></details><video><source onerror="x()">',
+    '<template><script>1</script></template><noscript><p title="</noscript><img src=x onerror=1>">',
+    "<input autofocus onfocus=x()><select onchange=x()><textarea>&lt;/textarea><script>1</script>",
+    '<svg><animate attributeName=href values="javascript:x()"/><a id=x><text>a</text></a></svg>',
+    '<math href="javascript:x()">a</math><xss style="behavior:url(x.htc)">',
+    "[a](https://evil.example/\u202egpj.exe) [b](https://a.example@evil.example/)",
+    "<!--><img src=x onerror=x()>--> <![CDATA[<script>1</script>]]> <?x <script>1</script>?>",
     "x" * 100_000,
+    "y" * 1_000_000,
     "[" * 5_000 + "](" * 500,
     "> " * 2_000 + "deep",
     "*a_ " * 3_000,
@@ -217,9 +226,11 @@ def test_libraries_are_the_releases_that_are_named():
     folder = files.FOLDER / "vendor"
     packages = json.loads((folder / "packages.json").read_text())
     for one in packages:
-        content = (folder / one["file"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == one["sha256"]
-        assert one["version"] in content.decode()
+        for file in one["files"]:
+            content = (folder / file["file"]).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == file["sha256"]
+            assert one["version"] in content.decode()
         assert all("opyright" in (folder / name).read_text() for name in one["notices"])
-    named = {name for one in packages for name in (one["file"], *one["notices"])}
+    named = {name for one in packages for name in one["notices"]}
+    named |= {file["file"] for one in packages for file in one["files"]}
     assert named | {"packages.json"} == {path.name for path in folder.iterdir()}

@@ -13,7 +13,7 @@ from lanewise.engine.base.adapters import (
     UnknownAdapterError,
 )
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.stream import EngineError
 from toy import ToyAdapter
 from toy_server import metric, outputs_of
@@ -93,7 +93,7 @@ def test_no_block_is_found_by_another_adapter(adapters):
     again = adapters.load("a", "a")  # perhaps with other weights
     tokens = range(64)
     keys = [
-        Sequence(
+        Scheduled(
             GenerationRequest(
                 tokens, SamplingParams(seed=0, max_tokens=1), cache_salt=salt, adapter=one
             )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lanewise.engine.base.block_pool import NO_BLOCK, BlockPool, blocks_for
 from lanewise.engine.base.config import SchedulerConfig
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.step import Step
 from lanewise.engine.base.window import Windows
 from lanewise.engine.scheduling.pacing import Pacer
@@ -294,7 +294,7 @@ def test_every_sequence_ends_and_no_block_is_lost(
     # Block, place: the group of layers and all tokens that went into it.
     cache: dict[tuple[int, int], tuple[int, list[int]]] = {}
     cancelled, ended = set(), set()
-    scored: dict[Sequence, list[int]] = {one: [] for one in everyone}
+    scored: dict[Scheduled, list[int]] = {one: [] for one in everyone}
     last_arrival = max(request[3] for request in requests)
     for now in range(20_000):
         for one, (*_, arrival, cancel, _, _, _) in zip(everyone, requests, strict=True):

@@ -3,7 +3,7 @@
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.scheduling.scheduler import Scheduler
 from scheduling import counts, run, run_to_end, scheduler, sequence, step_that_preempts
 
@@ -68,7 +68,7 @@ def test_an_answer_is_found_by_who_goes_on_with_it():
     first = sequence(40, 8, text=1)
     run_to_end(s, first)
     params = SamplingParams(seed=0, max_tokens=1)
-    turn_two = Sequence(GenerationRequest([*first.tokens, 7, 7, 7], params))
+    turn_two = Scheduled(GenerationRequest([*first.tokens, 7, 7, 7], params))
     s.add(turn_two)
     s.schedule()
     assert turn_two.n_reused == 47  # the last token drawn was never given to the model
@@ -109,14 +109,14 @@ def test_who_waits_for_a_prefix_lets_others_pass_and_goes_on_when_it_is_lost():
 def test_neither_salts_nor_texts_nor_scored_prompts_share():
     s = scheduler(max_step_tokens=200, max_step_logits=200)
     params = SamplingParams(seed=0, max_tokens=1)
-    salted = Sequence(GenerationRequest(list(sequence(64, text=1).tokens), params, 0, "mine"))
+    salted = Scheduled(GenerationRequest(list(sequence(64, text=1).tokens), params, 0, "mine"))
     other = sequence(64, 1, text=1)
     other.tokens[0] += 1
     for one in (sequence(64, 1, text=1), salted, other, sequence(64, 1, text=1, scoring=True)):
         s.add(one)
         run(s)
         assert one.n_reused == 0
-    again = Sequence(GenerationRequest(list(salted.tokens[:64]), params, 0, "mine"))
+    again = Scheduled(GenerationRequest(list(salted.tokens[:64]), params, 0, "mine"))
     s.add(again)
     run(s)
     assert again.n_reused == 63

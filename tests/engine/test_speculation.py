@@ -9,7 +9,7 @@ import toy
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.stream import EngineError, TokenOutput
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing import speculation
@@ -195,9 +195,9 @@ def test_the_last_token_is_never_guessed_beyond(start):
         assert sum(len(batch.token_ids) for batch in runner.batches) == 20 + max_tokens - 1
 
 
-def guesser(text: str, max_tokens: int = 50) -> tuple[Guesser, Sequence]:
+def guesser(text: str, max_tokens: int = 50) -> tuple[Guesser, Scheduled]:
     one = request(text, max_tokens=max_tokens)
-    return Guesser(PromptLookup(one.prompt, max_tokens), 5), Sequence(one)
+    return Guesser(PromptLookup(one.prompt, max_tokens), 5), Scheduled(one)
 
 
 def test_a_guess_is_what_followed_before():
@@ -294,7 +294,7 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     speculator = speculation.Speculator(6)
     speculator.costs = FixedCosts()
     repeats = request("abcabcabc")
-    everyone = [Sequence(repeats), *(Sequence(request(chr(100 + i) * 3)) for i in range(others))]
+    everyone = [Scheduled(repeats), *(Scheduled(request(chr(100 + i) * 3)) for i in range(others))]
     for one in everyone:
         scheduler.add(one)
     scheduler.record(scheduler.schedule(), [[Sampled(97, 0.0)]] * len(everyone))
@@ -316,7 +316,7 @@ def test_many_sequences_wait_only_for_guesses_that_gain_more(start, wait_s, want
     speculator.costs = costs
     for _ in range(50):
         speculator.note_wait(12, wait_s)
-    everyone = [Sequence(request("abcabcabc")) for _ in range(12)]
+    everyone = [Scheduled(request("abcabcabc")) for _ in range(12)]
     guessers = dict(
         zip(everyone, speculator.guessers([one.request for one in everyone]), strict=True)
     )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.engine.scheduling.waiting import OUTPUT_WEIGHT, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import Sampled
@@ -14,12 +14,12 @@ from lanewise.runtime import Sampled
 
 def sequence(client: int = 0, priority: int = 0, n_prompt: int = 10, max_tokens: int = 5):
     params = SamplingParams(seed=0, max_tokens=max_tokens)
-    return Sequence(
+    return Scheduled(
         GenerationRequest([1] * n_prompt, params, priority=priority, client=client),
     )
 
 
-def queue_of(*sequences: Sequence) -> tuple[WaitingQueue, Shares]:
+def queue_of(*sequences: Scheduled) -> tuple[WaitingQueue, Shares]:
     shares = Shares()
     queue = WaitingQueue(shares)
     for one in sequences:
@@ -28,7 +28,7 @@ def queue_of(*sequences: Sequence) -> tuple[WaitingQueue, Shares]:
     return queue, shares
 
 
-def serve_all(queue: WaitingQueue, shares: Shares) -> list[Sequence]:
+def serve_all(queue: WaitingQueue, shares: Shares) -> list[Scheduled]:
     """In the order in which they come out when each is computed at once."""
     order = []
     while queue:
@@ -111,7 +111,7 @@ def test_put_back_comes_first_of_its_request_and_removed_ones_never():
     assert not queue
 
 
-def groups_of(*specs: tuple[int, int]) -> list[Sequence]:
+def groups_of(*specs: tuple[int, int]) -> list[Scheduled]:
     """Running sequences, one for each (client, request)."""
     requests: dict[int, object] = {}
     running = []

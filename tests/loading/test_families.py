@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from config_parts import CONTEXT
-from family_configs import CASES
 from family_gguf import CONVERSIONS, GGUF_CASES, gguf_arrays, stacked, write_gguf
 from family_models import family_model, write_case, write_model
 from gguf_states import MULTIPLIED, REORDERED
@@ -27,6 +25,7 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.checkpoints.packed_checkpoint import read_config
 from lanewise.loading.writing.gguf_writer import metadata_of
 from lanewise.loading.writing.packed_writer import packed_config
+from published_configs import CASES, CONTEXT
 
 
 def values_of(tensor: Tensor) -> np.ndarray:
@@ -326,10 +325,11 @@ def test_gemma_3_as_a_part_whose_config_leaves_out_much(tmp_path: Path) -> None:
         open_checkpoint(path) as found,
         open_checkpoint(write_case("gemma3", tmp_path / "hf")) as plain,
     ):
-        assert found.config == replace(
-            plain.config, context_length=131072, layers=found.config.layers
-        )
-        assert found.config.heads.score_scale == 256**-0.5
+        layers = [
+            replace(layer, attention=replace(layer.attention, score_scale=256**-0.5))
+            for layer in plain.config.layers
+        ]
+        assert found.config == replace(plain.config, context_length=131072, layers=tuple(layers))
     write_model(replace(model, tensors=tensors), tmp_path / "big", whole | {"text_config": text})
     with pytest.raises(ModelFileError, match=r"embed_tokens.weight' .* needs \[262208, 64\]"):
         open_checkpoint(tmp_path / "big")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import Arrays, family_model, write_case, write_model
 from lanewise.loading.adapters.lora import open_adapter
@@ -19,6 +18,7 @@ from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import Attention, Experts, ModelConfig
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lora_files import lora_config, write_adapter
+from published_configs import CASES
 from raw_safetensors import write_raw
 from scaled_by_others import fp8, of_blocks
 from unsplit_latent import OLD, Kind, keys_and_values, of_rank, unsplit, write_blocks

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-import encoder_configs
 import topics
 from encoder_models import encoder_model
-from family_configs import CASES
 from family_models import FamilyModel, family_model
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.base.formats import TensorType
@@ -20,10 +18,11 @@ from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.hf_checkpoint import family_of, read_program
 from lanewise.loading.programs.text_part import text_fields, text_tensors
+from published_configs import CASES, ENCODERS
 
 pytestmark = pytest.mark.reference
 
-ALL = {**CASES, **encoder_configs.CASES}
+ALL = {**CASES, **ENCODERS}
 NOT_OF_TRANSFORMERS = {"minicpm"}  # whose code its makers have
 SUBSETS = 30  # of fields left out at once
 

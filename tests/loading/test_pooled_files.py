@@ -12,7 +12,6 @@ from model_files import TinyModel, error_of
 from model_files import write_gguf as write_text_gguf
 from safetensors.numpy import save_file
 
-from encoder_configs import PUBLISHED
 from encoder_models import encoder_model, write_gguf
 from family_models import FamilyModel, family_model, write_model
 from lanewise.loading.base.checkpoint import Role
@@ -22,6 +21,7 @@ from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
 from lanewise.text.pooled_text import of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
+from published_configs import PUBLISHED
 from tiny_embedder import modules_of
 
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-import encoder_configs
 from data_files import data
 from encoder_models import encoder_model
-from family_configs import CASES
 from family_gguf import write_gguf
 from family_models import family_model, write_case, write_model
 from goldens import check_goldens
@@ -31,6 +29,7 @@ from lanewise.loading.files.safetensors import SafetensorsFile
 from lanewise.loading.files.weights_files import read_sources
 from lanewise.loading.programs import harmless, reference
 from lanewise.loading.programs.text_part import text_tensors
+from published_configs import CASES, ENCODERS
 from published_keys import OF_DECODERS, OF_ENCODERS, OF_TOOLS
 
 FIELDS = Path(__file__).parents[1] / "golden" / "fields" / "make_fields.py"
@@ -58,7 +57,7 @@ def test_what_the_reference_does_not_read_changes_nothing(
 
 @pytest.mark.parametrize("name", OF_ENCODERS)
 def test_nor_does_it_in_an_encoder(name: str, tmp_path: Path) -> None:
-    model, config = encoder_model(name), encoder_configs.CASES[name]
+    model, config = encoder_model(name), ENCODERS[name]
     with open_checkpoint(write_model(model, tmp_path / "plain", config)) as plain:
         expected = plain.config
     keys = OF_ENCODERS[name] | OF_TOOLS
@@ -87,8 +86,11 @@ def test_what_the_reference_reads_and_we_do_not_is_refused_by_name(
 @pytest.mark.parametrize("value", [None, 0, [], {}])
 def test_neutral_values_of_what_the_reference_reads_pass(value: Any, tmp_path: Path) -> None:
     keys = {"sparse_config": value, "is_causal": True}
-    with open_checkpoint(write_case("minicpm", tmp_path / "hf", **keys)) as checkpoint:
-        assert checkpoint.config.architecture == "minicpm"
+    with (
+        open_checkpoint(write_case("minicpm", tmp_path / "hf", **keys)) as checkpoint,
+        open_checkpoint(write_case("minicpm", tmp_path / "plain")) as plain,
+    ):
+        assert checkpoint.config == plain.config
 
 
 def test_what_is_taken_out_of_the_table_is_refused_no_more(

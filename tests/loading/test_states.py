@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from family_configs import CASES
 from family_gguf import gguf_arrays, stacked, write_gguf
 from family_models import Arrays, FamilyModel, family_model, write_case, write_model
 from gguf_states import REORDERED
@@ -22,6 +21,7 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.files.rearranging import Rearranged, to_f32
 from lanewise.loading.programs.native_program import layer_shapes
 from lora_files import lora_config, write_adapter
+from published_configs import CASES
 
 # Of which no file has rows; numbers of those are not made.
 MANY_HEADS = {"num_attention_heads": 2**30, "num_key_value_heads": 2}
@@ -331,6 +331,7 @@ def test_lfm3_has_gates_of_heads_and_norms_of_results_where_its_config_says_so(
     kinds = [(layer.attention and layer.attention.window, layer.state) for layer in config.layers]
     assert kinds == [(None, ShortConv(7)), (8, None), (None, None), (None, ShortConv(7)), (8, None)]
     assert layer_shapes(config, 2)[Role.ATTN_GATE] == (4, 64)
+    assert all(layer.result_norms for layer in config.layers)
     turning, still = config.ropes[0].factors[:6], config.ropes[0].factors[6:]
     assert (config.ropes[0].rotated, set(turning), min(still) > 1e29) == (24, {1.0}, True)
     model = family_model("lfm3")
@@ -340,9 +341,7 @@ def test_lfm3_has_gates_of_heads_and_norms_of_results_where_its_config_says_so(
     folder = write_model(replace(model, tensors=plain), tmp_path / "m", CASES["lfm3"] | changes)
     layers = program_of(folder).layers
     assert not any(
-        layer.result_norms or (layer.attention or config.heads).head_gate
-        for layer in layers
-        if layer.attention
+        layer.result_norms or (layer.attention and layer.attention.head_gate) for layer in layers
     )
 
 

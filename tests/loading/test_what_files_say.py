@@ -14,13 +14,13 @@ from hub_server import Hub, serve
 from safetensors.numpy import load_file, save_file
 from test_hub import resolve
 
-from config_parts import VOCAB
 from family_gguf import write_gguf
 from family_models import family_model, write_case
 from gguf_values import split_gguf, write_out
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.checkpoints.opening import open_checkpoint
+from published_configs import VOCAB
 
 LLAMA = "llama"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -200,7 +200,7 @@ static void test_describe(void) {
         copies = 2;
         model = make_model(&variants[3], NULL);
         copies = 1;
-        const lw_model* copy = lw_model_copy(model, 1);
+        const lw_model* copy = lw_model_replica(model, 1);
         const uint64_t once = info.packed_bytes + info.matrix_bytes;
         expect(lw_model_describe(model, &info) == LW_OK && info.packed_bytes == once, "a copy is counted");
         for (int i = 0; i < 2; ++i)

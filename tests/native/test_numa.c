@@ -95,7 +95,7 @@ static void run(const lw_model* model, const uint32_t* cpus, const uint32_t* cop
                                       .max_batch_logits = TOKENS,
                                       .kv_type = LW_F16,
                                       .cpus = cpus,
-                                      .copies = copies};
+                                      .replica_of_thread = copies};
     uint32_t ids[TOKENS];
     for (uint32_t i = 0; i < TOKENS; ++i) ids[i] = (i * 37 + 5) % VOCAB;
     const uint32_t start[] = {0, TOKENS}, zero = 0;
@@ -140,7 +140,7 @@ static void test_placed_models(const uint32_t* cpus, bool tied) {
     expect(three.packed_bytes == one.packed_bytes + 2 * one.matrix_bytes, "copies are not counted");
     run(copied, cpus, mixed, out);
     expect(memcmp(plain, out, sizeof out) == 0, "copies of weights change logits");
-    wipe(&copied->copies[1]);
+    wipe(&copied->replicas[1]);
     run(copied, cpus, third, out);
     bool zero = true;
     for (size_t i = 0; i < TOKENS * VOCAB; ++i) zero &= out[i] == 0;
@@ -155,10 +155,10 @@ static void test_placed_models(const uint32_t* cpus, bool tied) {
                                       .max_batch_tokens = 1,
                                       .max_batch_logits = 1,
                                       .kv_type = LW_F16,
-                                      .copies = (const uint32_t[]){3}};
+                                      .replica_of_thread = (const uint32_t[]){3}};
     lw_session* session;
     expect(lw_session_open(copied, &beyond, &session) == LW_ERR_ARGUMENT &&
-               strstr(lw_last_error(), "copies[0] is 3, the model has 3") != NULL,
+               strstr(lw_last_error(), "replica_of_thread[0] is 3, the model has 3") != NULL,
            "a copy that does not exist is not refused by name");
     const uint32_t node = 0;
     expect(lw_model_place(copied, LW_NUMA_INTERLEAVE, &node, 1) == LW_ERR_ARGUMENT, "a loaded model is placed");

@@ -46,7 +46,7 @@ static void test_configs(const lw_model* model) {
     FIELD(float_activations, 2, "float_activations is 2");
     FIELD(observe_inputs, 2, "observe_inputs is 2");
     FIELD(groups_by_window, 2, "groups_by_window is 2");
-    FIELD(copies, &(uint32_t){1}, "copies[0] is 1, the model has 1");
+    FIELD(replica_of_thread, &(uint32_t){1}, "replica_of_thread[0] is 1, the model has 1");
     FIELD(cpus, &(uint32_t){UINT_MAX}, "cpus[0] is 4294967295");
 #undef FIELD
     expect(session == untouched, "a refused call writes no session");
@@ -115,7 +115,7 @@ static void test_batches(lw_session* session, const lw_model* other_model) {
     BATCH(s.batch.context_lens = NULL, "context_lens must");
     BATCH(s.batch.block_tables = NULL, "block_tables must not be");
     BATCH(s.batch.logit_rows = NULL, "logit_rows must not be NULL");
-    BATCH(s.batch.n_copies = 1, "copies must not be NULL");
+    BATCH(s.batch.n_block_copies = 1, "block_copies must not be NULL");
     BATCH(s.batch.n_seqs = 0, "must have a sequence");
     BATCH(s.starts[0] = 1, "query_start[0] must be 0");
     BATCH((s.starts[0] = 0, s.starts[1] = 0), "0 tokens, must be 1 to 64");
@@ -139,8 +139,9 @@ static void test_batches(lw_session* session, const lw_model* other_model) {
           "query_start[2] descends");
 
     const uint32_t copies[] = {0, 1, 2, 9};
-    BATCH((s.batch.n_copies = 2, s.batch.copies = copies), "copies[1] has block 9, the cache has 8");
-    BATCH((s.batch.n_copies = 1u << 31, s.batch.copies = copies), "copies[1] has block 9, the cache has 8");
+    BATCH((s.batch.n_block_copies = 2, s.batch.block_copies = copies), "block_copies[1] has block 9, the cache has 8");
+    BATCH((s.batch.n_block_copies = 1u << 31, s.batch.block_copies = copies),
+          "block_copies[1] has block 9, the cache has 8");
 
     lw_adapter* foreign = NULL;
     if (lw_adapter_create(other_model, &foreign) != LW_OK) exit(2);
@@ -205,7 +206,7 @@ static void test_what_a_failed_step_leaves(const lw_model* model, lw_type kv_typ
     // 0 -> 1, 1 -> 2 and then others over block 3, all of whose keys and values are infinite.
     set_batch(&s, 30, 0, 3);
     const uint32_t copies[] = {0, 1, 1, 2};
-    s.batch.copies = copies, s.batch.n_copies = 2, s.batch.adapters = adapters;
+    s.batch.block_copies = copies, s.batch.n_block_copies = 2, s.batch.adapters = adapters;
     REFUSED(lw_step(session, &s.batch, s.logits, &s.drawn), LW_ERR_NONFINITE, "NaN or infinity");
     set_batch(&s, 1, 20, 2);
     expect(lw_step(session, &s.batch, s.logits, &s.drawn) == LW_OK && same_logits(s.logits, next.logits),
@@ -292,7 +293,7 @@ static void test_steps_behind_a_failed_one(const lw_model* model) {
 
     s.batch.adapters = adapters;
     set_batch(&behind, 1, 20, 0);
-    behind.batch.copies = copies, behind.batch.n_copies = 1;
+    behind.batch.block_copies = copies, behind.batch.n_block_copies = 1;
     lw_session_hold_draws(session);
     expect(lw_session_start(session, &next.batch, next.logits, &next.drawn) == LW_OK, "a step that waits is started");
     expect(lw_session_start(session, &s.batch, s.logits, &s.drawn) == LW_OK, "and one behind it that will fail");

@@ -319,11 +319,11 @@ def test_a_copied_block_is_read_as_the_one_it_was_copied_from(model, kv_type):
         tokens = list(range(1, 45))
         whole = session.step(prompt(tokens))[-4:].copy()
         # Tokens 32 to 43, of which 8 are used; then others are written over them.
-        session.step(replace(prompt([9] * 12, context=32), copies=[(1, 5)]))
+        session.step(replace(prompt([9] * 12, context=32), block_copies=[(1, 5)]))
         again = session.step(prompt(tokens[40:], table=(0, 5), context=40))
         assert np.array_equal(again, whole)
-        with pytest.raises(NativeError, match=r"copies\[1\] has block 8, the cache has 8"):
-            session.step(replace(prompt([1]), copies=[(0, 1), (0, 8)]))
+        with pytest.raises(NativeError, match=r"block_copies\[1\] has block 8, the cache has 8"):
+            session.step(replace(prompt([1]), block_copies=[(0, 1), (0, 8)]))
 
 
 def test_counters_tell_one_row_from_many(session):

@@ -127,7 +127,7 @@ def test_a_draw_that_no_step_made_is_refused_and_nothing_is_begun(runner, ahead)
 def test_blocks_are_copied_by_a_step_that_fails(runner):
     wanted = texts_of(runner, 2)
     with pytest.raises(Exception, match=r"NaN or infinity|is not finite"):
-        runner.step_and_draw(batch([FAILS], 0, 2, copies=[(0, 1)]), draw(1))
+        runner.step_and_draw(batch([FAILS], 0, 2, block_copies=[(0, 1)]), draw(1))
     following = len(PROMPT) + 1
     (one,) = runner.step_and_draw(batch(wanted[:1], len(PROMPT), block=1), draw(following))
     assert one.token == wanted[1]
@@ -177,7 +177,7 @@ def test_copies_are_made_in_their_order(runner):
     texts_of(runner, 1, block=1)
     copies = [(0, 1), (1, 2)]
     following = len(PROMPT) + 1
-    step = batch(wanted[:1], len(PROMPT), block=2, copies=copies)
+    step = batch(wanted[:1], len(PROMPT), block=2, block_copies=copies)
     (one,) = runner.step_and_draw(step, draw(following))
     assert one.token == wanted[1]
 

@@ -10,9 +10,9 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from encoder_configs import Config
 from family_models import FamilyModel, model_of
 from gguf_values import write_out
+from published_configs import Config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "encoders"
 # Less than a block, both sides of tiles and windows, more than all of them.

@@ -14,8 +14,6 @@ from typing import Any
 import gguf
 import numpy as np
 
-from config_parts import Config
-from family_configs import VARIANTS
 from family_models import Arrays, FamilyModel
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
 from gguf_dense import DENSE
@@ -23,6 +21,7 @@ from gguf_latent import LATENT
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
 from gguf_wired import WIRED
+from published_configs import Config
 
 EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
@@ -181,7 +180,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
 }
 CONVERSIONS |= DENSE | WIRED | LATENT
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
-    CONVERSIONS[variant] = CONVERSIONS[VARIANTS[variant][0]]
+    CONVERSIONS[variant] = CONVERSIONS[variant.rpartition("_")[0]]
 GGUF_CASES = tuple(CONVERSIONS)
 
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from config_parts import VOCAB, Config
-from family_configs import CASES
+from published_configs import CASES, VOCAB, Config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 # Of F32, which transformers computes as exactly as we do.

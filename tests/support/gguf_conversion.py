@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from config_parts import Config
 from family_models import Arrays
+from published_configs import Config
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How files of dense_configs become GGUF files."""
+"""How the cases of data/configs/dense.json become GGUF files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from config_parts import Config
 from family_models import Arrays
 from gguf_conversion import Conversion
+from published_configs import Config
 
 
 def with_ones(arrays: Arrays, config: Config) -> Arrays:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from config_parts import Config
 from family_models import Arrays
 from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
+from published_configs import Config
 
 
 def squeezed(arrays: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""How files of wired_configs become GGUF files."""
+"""How the cases of data/configs/wired.json become GGUF files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from config_parts import Config
 from family_models import Arrays, values_of
 from gguf_conversion import Conversion
 from gguf_dense import layer_norm_metadata, stablelm_metadata, with_ones
+from published_configs import Config
 
 XIELU = ("alpha_p", "alpha_n", "beta", "eps")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from family_configs import CASES
 from family_gguf import gguf_arrays, n_layers_of, write_gguf
 from family_models import Arrays, FamilyModel, family_model, values_of, write_model
+from published_configs import CASES
 
 CASE_NAMES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe")
 # Parts of the head by the names that files have of them, GLM's first.

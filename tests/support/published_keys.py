@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config_parts import Config
+from published_configs import Config
 
 # Of training tools, in any config.
 OF_TOOLS: Config = {

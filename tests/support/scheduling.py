@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.step import Step
 from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import Sampled
@@ -21,11 +21,11 @@ def sequence(
     scoring: bool = False,
     text: int | None = None,
     **request: int,
-) -> Sequence:
+) -> Scheduled:
     """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
     params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
     first = 1000 * (next(unlike) if text is None else -text) % 2**32
-    return Sequence(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
+    return Scheduled(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
 
 
 def scheduler(
@@ -48,18 +48,18 @@ def run(scheduler: Scheduler) -> list[int]:
     return [turn.count for turn in step.turns]
 
 
-def run_to_end(scheduler: Scheduler, one: Sequence) -> None:
+def run_to_end(scheduler: Scheduler, one: Scheduled) -> None:
     """All steps until a sequence, added here, has ended."""
     scheduler.add(one)
     while one.state is not State.FINISHED:
         run(scheduler)
 
 
-def counts(step: Step) -> dict[Sequence, int]:
+def counts(step: Step) -> dict[Scheduled, int]:
     return {turn.sequence: turn.count for turn in step.turns}
 
 
-def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Sequence]:
+def complete(scheduler: Scheduler, step: Step, accepted: Iterable[int] = ()) -> list[Scheduled]:
     """The sequences that end with this step; of drafts, so many tokens come true."""
     drawing = {turn.sequence for turn in step.turns if turn.ends_in_draw}
     numbers = iter(accepted)

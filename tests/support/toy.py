@@ -183,7 +183,7 @@ class ToyRunner:
 
     def _copy(self, batch: Batch) -> None:
         """Make the copies of a batch."""
-        for source, target in batch.copies:
+        for source, target in batch.block_copies:
             self._cache[target] = self._cache[source]
         for source, target in batch.state_copies:
             self._states[target] = self._states[source]

@@ -33,9 +33,8 @@ typedef struct lw_session_config {
     uint32_t n_cpus;
     const uint32_t* cpus;  // [n_threads] the CPU that each thread is pinned to, the calling thread during steps only;
                            // NULL = any
-    const uint32_t*
-        copies;  // [n_threads] which copy of the weights each thread reads: an index into lw_model_place's nodes; NULL
-                 // = the first
+    // [n_threads] the copy of the weights that each thread reads: an index into lw_model_place's nodes; NULL = the first
+    const uint32_t* replica_of_thread;
 } lw_session_config;
 
 // How the tokens of one sequence are drawn. Bias, penalties and mask apply first, then temperature, top-k, top-p and
@@ -105,8 +104,8 @@ typedef struct lw_batch {
     const lw_draw* draws;               // [n_logits] one for each row of logits; NULL = nothing is drawn
     const uint32_t* table_rows;         // [n_seqs] row of block_tables of each sequence; NULL = sequence s has row s
     const lw_adapter* const* adapters;  // [n_seqs] adapter of each sequence or NULL; NULL = no adapters
-    uint32_t n_copies;
-    const uint32_t* copies;  // [n_copies][2] KV blocks (from, to), copied in this order before anything else
+    uint32_t n_block_copies;
+    const uint32_t* block_copies;  // [n_block_copies][2] KV blocks (from, to), copied in order before anything else
     uint32_t n_state_copies;
     const uint32_t* state_copies;  // [n_state_copies][2] places of states (from, to), copied likewise with their
                                    // guesses

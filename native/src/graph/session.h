@@ -104,13 +104,13 @@ struct lw_session {
     size_t scratch_bytes;
     uint8_t* draw_scratch;  // [threads][draw_scratch_bytes]
     size_t draw_scratch_bytes;
-    lw_own* own;              // [threads]
-    const lw_model** copies;  // [threads] the copy of the model that each thread reads
-    lw_work* phases;          // one counter per phase of a step
+    lw_own* own;                         // [threads]
+    const lw_model** replica_of_thread;  // [threads] the copy of the weights that each thread reads
+    lw_work* phases;                     // one counter per phase of a step
     size_t n_phases;
     size_t partial_floats;                 // of b.partial, for each row
     _Alignas(64) atomic_size_t projected;  // low-rank inputs of this step that have been computed
-    lw_signal draws;                       // a gate that the draws of every step pass
+    lw_signal draw_gate;                   // the draws of every step pass it
     atomic_bool closing;                   // no step may begin and no token may be drawn any more
     uint32_t* drawn_tokens;                // [max_batch_logits] drawn by the last step that has run
     uint32_t n_drawn;                      // draws of the last step that has run or has been started

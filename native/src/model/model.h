@@ -3,24 +3,32 @@
 #define LW_MODEL_MODEL_H
 
 #include <math.h>
+#include <stddef.h>
 
 #include "kernels/kernel.h"
 #include "kernels/lane_ops.h"
 #include "memory.h"
 #include "thread_pool.h"
 
+enum { LW_LAYER_MATRICES = 24 };
+
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
     lw_layer_config config;
-    lw_matrix q, k, v, attn_gate, attn_output;
-    lw_matrix latent_query, latent_down, latent_keys, latent_values;  // latent_keys and latent_values hold all heads,
-                                                                      // stacked
-    lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
-    lw_matrix per_layer_gate, per_layer_out;
-    lw_matrix mtp_projection;
-    lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
-    lw_matrix router;
-    lw_matrix experts_gate, experts_up, experts_down;        // all experts, stacked
+    union {
+        struct {  // in the order in which a step reads them
+            lw_matrix latent_query, latent_down, q, k, v, attn_gate;
+            lw_matrix latent_keys, latent_values;  // of all heads, stacked
+            lw_matrix attn_output;
+            lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
+            lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
+            lw_matrix per_layer_gate, per_layer_out;
+            lw_matrix mtp_projection;
+            lw_matrix router;
+            lw_matrix experts_gate, experts_up, experts_down;  // all experts, stacked
+        };
+        lw_matrix matrices[LW_LAYER_MATRICES];
+    };
     float *attn_norm, *ffn_norm;                             // [hidden_size]; NULL if nothing follows the norm
     float *attn_result_norm, *ffn_result_norm;               // [hidden_size], or NULL
     float* per_layer_result_norm;                            // [hidden_size], or NULL
@@ -42,6 +50,8 @@ typedef struct lw_layer {
     // [inputs] input j of the matrices after it is value order[j]; NULL = in order
     float *attn_input_order, *attn_output_order, *ffn_input_order;
 } lw_layer;
+_Static_assert(offsetof(lw_layer, experts_down) == offsetof(lw_layer, matrices[LW_LAYER_MATRICES - 1]),
+               "LW_LAYER_MATRICES counts the matrices");
 
 // A dense head of a pooled model.
 typedef struct lw_dense {
@@ -84,41 +94,11 @@ struct lw_model {
     bool has_minimums;          // a type subtracts minimums, so activations need their sums
     bool finished;
     lw_nodes nodes;         // nodes that KV caches are placed on
-    uint32_t* other_nodes;  // [n_copies] node of each copy
-    lw_model* copies;       // [n_copies] this model with its own matrices; a copy of the embedding only if it is the
+    uint32_t* other_nodes;  // [n_replicas] node of each replica
+    lw_model* replicas;     // [n_replicas] this model with its own matrices; a copy of the embedding only if it is the
                             // head
-    uint32_t n_copies;      // number of copies besides the model itself
+    uint32_t n_replicas;    // besides the model itself
 };
-
-// The matrices of a layer, in the order in which a step reads them. A matrix that the layer lacks has 0 rows.
-enum { LW_LAYER_MATRICES = 24, LW_FIRST_OF_EXPERTS = 21 };
-static inline lw_matrix* lw_layer_matrix(lw_layer* l, int i) {
-    lw_matrix* const all[LW_LAYER_MATRICES] = {&l->latent_query,
-                                               &l->latent_down,
-                                               &l->q,
-                                               &l->k,
-                                               &l->v,
-                                               &l->attn_gate,
-                                               &l->latent_keys,
-                                               &l->latent_values,
-                                               &l->attn_output,
-                                               &l->state_in,
-                                               &l->state_gate,
-                                               &l->state_decay,
-                                               &l->state_beta,
-                                               &l->state_out,
-                                               &l->gate,
-                                               &l->up,
-                                               &l->down,
-                                               &l->per_layer_gate,
-                                               &l->per_layer_out,
-                                               &l->mtp_projection,
-                                               &l->router,
-                                               &l->experts_gate,
-                                               &l->experts_up,
-                                               &l->experts_down};
-    return all[i];
-}
 
 static inline bool lw_has_attention(const lw_layer* layer) { return layer->config.attention.n_heads > 0; }
 static inline bool lw_has_state(const lw_layer* layer) { return layer->config.state.kind != LW_NO_STATE; }
@@ -169,13 +149,13 @@ static inline const lw_matrix* lw_model_head(const lw_model* model) {
     return model->config.tied_embeddings ? &model->embedding : &model->output;
 }
 
-// The copy that threads on node number `i` read; `i` is an index into lw_model_place's nodes.
-static inline const lw_model* lw_model_copy(const lw_model* model, uint32_t i) {
-    return i == 0 ? model : &model->copies[i - 1];
+// The replica that threads on node number `i` read; `i` is an index into lw_model_place's nodes.
+static inline const lw_model* lw_model_replica(const lw_model* model, uint32_t i) {
+    return i == 0 ? model : &model->replicas[i - 1];
 }
-// Makes the copies (replicate.c).
+// Makes the replicas (replicate.c).
 lw_status lw_replicate(lw_model* model);
-void lw_free_copies(lw_model* model);
+void lw_free_replicas(lw_model* model);
 
 // Number of inputs of dense head `index`. For the number of heads: the size of a result.
 static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {

@@ -6,7 +6,7 @@
 #include "numa.h"
 #include "status.h"
 
-enum { MAX_COPIES = 64, CHUNK = 1 << 20 };
+enum { MAX_REPLICAS = 64, CHUNK = 1 << 20 };
 
 lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, uint32_t n_nodes) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: model must not be NULL");
@@ -16,18 +16,18 @@ lw_status lw_model_place(lw_model* model, lw_numa numa, const uint32_t* nodes, u
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: numa %d, must be 0 (off), 1 (interleave) or 2 (replicate)",
                        (int)numa);
     if (numa == LW_NUMA_OFF) return LW_OK;
-    if (numa == LW_NUMA_REPLICATE && n_nodes > MAX_COPIES)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: %u nodes, must be at most %d", n_nodes, MAX_COPIES);
+    if (numa == LW_NUMA_REPLICATE && n_nodes > MAX_REPLICAS)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_place: %u nodes, must be at most %d", n_nodes, MAX_REPLICAS);
     LW_RETURN_IF_FAILED(lw_numa_check(nodes, n_nodes));
     if (numa == LW_NUMA_REPLICATE && n_nodes > 1) {
         model->other_nodes = malloc((n_nodes - 1) * sizeof *model->other_nodes);
-        model->copies = calloc(n_nodes - 1, sizeof *model->copies);
-        if (model->other_nodes == NULL || model->copies == NULL) {
-            lw_free_copies(model);
+        model->replicas = calloc(n_nodes - 1, sizeof *model->replicas);
+        if (model->other_nodes == NULL || model->replicas == NULL) {
+            lw_free_replicas(model);
             return lw_fail(LW_ERR_MEMORY, "no memory for %u copies of a model", n_nodes);
         }
         memcpy(model->other_nodes, nodes + 1, (n_nodes - 1) * sizeof *nodes);
-        model->n_copies = n_nodes - 1;
+        model->n_replicas = n_nodes - 1;
     }
     model->nodes = lw_nodes_of(nodes, n_nodes);
     model->arena.nodes = lw_nodes_of(nodes, numa == LW_NUMA_REPLICATE ? 1 : n_nodes);
@@ -75,32 +75,32 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
         ok = copy_matrix(model->pool, &out->arena, &out->dense[i].matrix);
     for (uint32_t i = 0; ok && i < model->config.n_layers; ++i)
         for (int m = 0; ok && m < LW_LAYER_MATRICES; ++m)
-            ok = copy_matrix(model->pool, &out->arena, lw_layer_matrix(&layers[i], m));
+            ok = copy_matrix(model->pool, &out->arena, &layers[i].matrices[m]);
     return ok;
 }
 
-static void empty_copies(lw_model* model) {
-    for (uint32_t i = 0; i < model->n_copies; ++i) {
-        free(model->copies[i].layers);
-        lw_arena_free(&model->copies[i].arena);
-        model->copies[i] = (lw_model){0};
+static void empty_replicas(lw_model* model) {
+    for (uint32_t i = 0; i < model->n_replicas; ++i) {
+        free(model->replicas[i].layers);
+        lw_arena_free(&model->replicas[i].arena);
+        model->replicas[i] = (lw_model){0};
     }
 }
 
 lw_status lw_replicate(lw_model* model) {
-    for (uint32_t i = 0; i < model->n_copies; ++i)
-        if (!copy_model(model, model->other_nodes[i], &model->copies[i])) {
-            empty_copies(model);  // so that the call can be repeated when there is memory
-            return lw_fail(LW_ERR_MEMORY, "no memory for copy %u of %u of the weights", i + 2, model->n_copies + 1);
+    for (uint32_t i = 0; i < model->n_replicas; ++i)
+        if (!copy_model(model, model->other_nodes[i], &model->replicas[i])) {
+            empty_replicas(model);  // so that the call can be repeated when there is memory
+            return lw_fail(LW_ERR_MEMORY, "no memory for copy %u of %u of the weights", i + 2, model->n_replicas + 1);
         }
     return LW_OK;
 }
 
-void lw_free_copies(lw_model* model) {
-    empty_copies(model);
-    free(model->copies);
+void lw_free_replicas(lw_model* model) {
+    empty_replicas(model);
+    free(model->replicas);
     free(model->other_nodes);
-    model->copies = NULL;
+    model->replicas = NULL;
     model->other_nodes = NULL;
-    model->n_copies = 0;
+    model->n_replicas = 0;
 }

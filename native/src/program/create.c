@@ -313,17 +313,17 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
     snprintf(out->isa, sizeof out->isa, "%s", lw_level_names[model->level]);
     for (uint32_t i = 0; i < model->config.n_layers; ++i)
         for (int m = 0; m < LW_LAYER_MATRICES; ++m) {
-            const lw_ffn_config* ffn = &model->layers[i].config.ffn;
-            const bool chosen = m >= LW_FIRST_OF_EXPERTS && ffn->kind == LW_FFN_EXPERTS;
+            const lw_layer* layer = &model->layers[i];
+            const lw_matrix* matrix = &layer->matrices[m];
+            const lw_ffn_config* ffn = &layer->config.ffn;
+            const bool chosen = matrix >= &layer->experts_gate && ffn->kind == LW_FFN_EXPERTS;
             const uint32_t parts = chosen ? ffn->n_used : 1;
-            const lw_matrix* matrix = lw_layer_matrix(&model->layers[i], m);
-            count_matrix(matrix, out, true, is_of_step(&model->layers[i], matrix) ? parts : 0,
-                         chosen ? ffn->n_experts : 1);
+            count_matrix(matrix, out, true, is_of_step(layer, matrix) ? parts : 0, chosen ? ffn->n_experts : 1);
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
     count_matrix(&model->per_layer_projection, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
-    out->packed_bytes *= 1 + model->n_copies;
+    out->packed_bytes *= 1 + model->n_replicas;
     // Tables in which rows are looked up have no copies.
     if (!model->config.tied_embeddings || model->config.pooled) out->packed_bytes += bytes_of(&model->embedding);
     out->packed_bytes += bytes_of(&model->position_embedding) + bytes_of(&model->token_type_embedding) +
@@ -343,7 +343,7 @@ void lw_model_close(lw_model* model) {
         }
     }
     lw_pool_close(model->pool);
-    lw_free_copies(model);
+    lw_free_replicas(model);
     lw_arena_free(&model->arena);
     free(model->layers);
     free(model->slopes);

@@ -16,7 +16,7 @@ static lw_status check_arrays(const lw_batch* b) {
                   {"context_lens", b->context_lens, true},
                   {"block_tables", b->block_tables, true},
                   {"logit_rows", b->logit_rows, b->n_logits > 0},
-                  {"copies", b->copies, b->n_copies > 0},
+                  {"block_copies", b->block_copies, b->n_block_copies > 0},
                   {"state_copies", b->state_copies, b->n_state_copies > 0}};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i)
         if (arrays[i].needed && arrays[i].array == NULL)
@@ -71,10 +71,10 @@ static lw_status check_logit_rows(const lw_session* s, const lw_batch* b, uint32
 }
 
 static lw_status check_copies(const lw_session* s, const lw_batch* b) {
-    for (size_t i = 0; i < 2 * (size_t)b->n_copies; ++i)
-        if (b->copies[i] >= s->config.n_blocks)
-            return lw_fail(LW_ERR_ARGUMENT, "batch: copies[%zu] has block %u, the cache has %u", i / 2, b->copies[i],
-                           s->config.n_blocks);
+    for (size_t i = 0; i < 2 * (size_t)b->n_block_copies; ++i)
+        if (b->block_copies[i] >= s->config.n_blocks)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: block_copies[%zu] has block %u, the cache has %u", i / 2,
+                           b->block_copies[i], s->config.n_blocks);
     return LW_OK;
 }
 

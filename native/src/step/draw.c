@@ -7,9 +7,9 @@
 
 // Waits until all holds on the session's draws are released. Before that the caller may still be writing masks.
 static void wait_for_masks(lw_worker* w) {
-    if (lw_gate_is_open(&w->s->draws)) return;
+    if (lw_gate_is_open(&w->s->draw_gate)) return;
     const uint64_t start = lw_profile_now();
-    lw_gate_wait(&w->s->draws);
+    lw_gate_wait(&w->s->draw_gate);
     if (w->thread == 0) w->s->counters.held_seconds += 1e-9 * (double)(lw_profile_now() - start);
     lw_profile_wait(w->profile, LW_OP_SAMPLE);
 }

@@ -126,7 +126,7 @@ static void run_step(void* context, unsigned thread) {
     lw_session* s = state->session;
     lw_worker w = {.step = state,
                    .s = s,
-                   .model = s->copies[thread],
+                   .model = s->replica_of_thread[thread],
                    .c = &s->model->config,
                    .ops = s->model->ops,
                    .b = &s->b,

@@ -105,7 +105,7 @@ static void take_all(lw_session* s, lw_parts* parts) {
     s->phases = lw_take(parts, s->n_phases * sizeof *s->phases);
     s->drawn_tokens = lw_take(parts, s->config.max_batch_logits * sizeof *s->drawn_tokens);
     s->own = lw_take(parts, threads * sizeof *s->own);
-    s->copies = lw_take(parts, threads * sizeof *s->copies);
+    s->replica_of_thread = lw_take(parts, threads * sizeof *s->replica_of_thread);
     for (size_t i = 0; i < threads; ++i) {
         const lw_own own = {.codes = lw_take_codes(parts, s->model, LW_OWN_ROWS, hidden),
                             .norm = lw_take(parts, LW_OWN_ROWS * hidden * 4)};
@@ -141,7 +141,8 @@ static bool open_memory(lw_session* s) {
     parts = (lw_parts){.base = s->memory.data};
     take_all(s, &parts);
     for (uint32_t i = 0; i < s->config.n_threads; ++i)
-        s->copies[i] = lw_model_copy(s->model, s->config.copies != NULL ? s->config.copies[i] : 0);
+        s->replica_of_thread[i] =
+            lw_model_replica(s->model, s->config.replica_of_thread != NULL ? s->config.replica_of_thread[i] : 0);
     if (!lw_kv_open(&s->kv, s->groups.n_slots)) return false;
     for (uint32_t i = 0; i < c->n_layers; ++i)
         if (lw_has_attention(&s->model->layers[i]))
@@ -201,10 +202,10 @@ static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
 }
 
 static lw_status check_places(const lw_model* model, const lw_session_config* c) {
-    for (uint32_t i = 0; c->copies != NULL && i < c->n_threads; ++i)
-        if (c->copies[i] > model->n_copies)
-            return lw_fail(LW_ERR_ARGUMENT, "session: copies[%u] is %u, the model has %u", i, c->copies[i],
-                           1 + model->n_copies);
+    for (uint32_t i = 0; c->replica_of_thread != NULL && i < c->n_threads; ++i)
+        if (c->replica_of_thread[i] > model->n_replicas)
+            return lw_fail(LW_ERR_ARGUMENT, "session: replica_of_thread[%u] is %u, the model has %u", i,
+                           c->replica_of_thread[i], 1 + model->n_replicas);
     return c->cpus != NULL ? lw_check_cpus("session", c->cpus, c->n_threads) : LW_OK;
 }
 
@@ -237,7 +238,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
         return lw_fail(LW_ERR_MEMORY, "no memory or threads for a session of %u blocks, %u tokens and %u threads",
                        config->n_blocks, config->max_batch_tokens, config->n_threads);
     }
-    s->config.cpus = s->config.copies = NULL;  // the caller's arrays are borrowed only for this call
+    s->config.cpus = s->config.replica_of_thread = NULL;  // the caller's arrays are borrowed only for this call
     *out = s;
     return LW_OK;
 }
@@ -245,7 +246,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 void lw_session_close(lw_session* session) {
     if (session == NULL) return;
     atomic_store(&session->closing, true);
-    while (lw_gate_release(&session->draws)) continue;  // wakes waiting threads: they see `closing` and draw nothing
+    while (lw_gate_release(&session->draw_gate)) continue;  // threads that wait see `closing` and draw nothing
     lw_ahead_close(session->ahead);
     lw_pool_close(session->pool);
     lw_profile_close(session->profile);
@@ -262,13 +263,13 @@ void lw_session_close(lw_session* session) {
 
 lw_status lw_session_hold_draws(lw_session* session) {
     if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_hold_draws: session must not be NULL");
-    lw_gate_hold(&session->draws);
+    lw_gate_hold(&session->draw_gate);
     return LW_OK;
 }
 
 lw_status lw_session_release_draws(lw_session* session) {
     if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_release_draws: session must not be NULL");
-    if (!lw_gate_release(&session->draws))
+    if (!lw_gate_release(&session->draw_gate))
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_release_draws: nothing holds the draws");
     return LW_OK;
 }

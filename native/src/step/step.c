@@ -15,8 +15,8 @@ void lw_note_begun(lw_session* s, const lw_batch* batch) {
 
 lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
     const uint64_t start = lw_profile_now();
-    for (uint32_t i = 0; i < batch->n_copies; ++i)
-        lw_kv_copy(&s->kv, s->groups.n_slots, batch->copies[2 * i], batch->copies[2 * i + 1]);
+    for (uint32_t i = 0; i < batch->n_block_copies; ++i)
+        lw_kv_copy(&s->kv, s->groups.n_slots, batch->block_copies[2 * i], batch->block_copies[2 * i + 1]);
     if (batch->runs == LW_RUN_MODEL) lw_note_guesses(&s->states, s->states.n_guesses, batch);
     const lw_status status = lw_forward(s, batch, logits, drawn);
     if (status == LW_OK && batch->draws != NULL)

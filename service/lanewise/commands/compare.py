@@ -37,7 +37,7 @@ from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
 from lanewise.commands.compare_picture import check_picture, draw
 from lanewise.commands.compare_tasks import check_program, task_scores
-from lanewise.commands.compared import Compared
+from lanewise.commands.compared import Compared, print_whole
 from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.perplexity import (
     CHARS_PER_TOKEN,
@@ -51,7 +51,6 @@ from lanewise.commands.perplexity import (
     run_group,
 )
 from lanewise.commands.progress import steps_bar
-from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.runtime import BLOCK_TOKENS, Session

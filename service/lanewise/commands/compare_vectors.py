@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
+from lanewise.commands.compared import print_whole
 from lanewise.commands.opening import Opened, open_model
-from lanewise.commands.tables import print_whole
 from lanewise.host import cpu_name, format_size
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.checkpoints.hub import resolve_model

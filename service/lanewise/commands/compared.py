@@ -1,7 +1,11 @@
-"""What ``lanewise compare`` says of one model."""
+"""What ``lanewise compare`` says of one model, and how it prints tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +39,12 @@ class Compared:
     chat_prefix: float | None = None  # mean tokens before the first that differs
     chat_tokens: float | None = None  # mean tokens of the original's answers
     scores: Mapping[str, Score] | None = None  # of lm-eval's tasks
+
+
+def print_whole(table: Table) -> Console:
+    """Print a table: a line too long is better than one cut short. Returns where it was."""
+    console = Console(highlight=False)
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+    return console

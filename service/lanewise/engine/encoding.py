@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -33,12 +33,12 @@ class EncoderRunner(Protocol):
 
     def run(
         self,
-        texts: Items[Ids],
-        token_types: Items[Ids] | None = None,
+        texts: Sequence[Ids],
+        token_types: Sequence[Ids] | None = None,
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
-        seen: Items[int] | None = None,
+        seen: Sequence[int] | None = None,
     ) -> Floats:
         """One row for each text, or with pooling "none" one for each token.
 
@@ -174,7 +174,7 @@ class EncoderEngine(EngineThread):
             if job.is_counted:
                 self.metrics.queue.observe(now - job.arrived, trace_id=job.trace_id)
 
-    def _run(self, turns: Items[Turn]) -> None:
+    def _run(self, turns: Sequence[Turn]) -> None:
         self._began = time.monotonic()
         began = time.perf_counter()
         try:
@@ -190,7 +190,7 @@ class EncoderEngine(EngineThread):
         if counted:
             self._note_step(counted, time.perf_counter() - began)
 
-    def _compute(self, turns: Items[Turn]) -> None:
+    def _compute(self, turns: Sequence[Turn]) -> None:
         texts: list[Ids] = []
         types: list[Ids] = []
         seen: list[int] = []
@@ -215,7 +215,7 @@ class EncoderEngine(EngineThread):
                     turn.job.rows.append(rows[at])
                     at += 1
 
-    def _run_each(self, turns: Items[Turn], error: Exception) -> None:
+    def _run_each(self, turns: Sequence[Turn], error: Exception) -> None:
         """After a failed step run each request alone: a bad text then fails only its own."""
         logger.error("a step of %d requests failed: %s", len(turns), error)
         self.metrics.step_errors.inc()
@@ -247,7 +247,7 @@ class EncoderEngine(EngineThread):
         self._admission.note_ended(job.request.client, job.n_left_tokens, time.monotonic())
         self._show_load()
 
-    def _note_step(self, turns: Items[Turn], seconds: float) -> None:
+    def _note_step(self, turns: Sequence[Turn], seconds: float) -> None:
         metrics, n_tokens = self.metrics, sum(turn.n_tokens for turn in turns)
         n_texts = sum(turn.end - turn.first for turn in turns)
         metrics.encoding.texts.inc(n_texts)

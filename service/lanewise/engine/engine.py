@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
-from collections.abc import Sequence as Items
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from lanewise.engine.base.adapters import holding
@@ -12,7 +11,7 @@ from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.request import GenerationRequest
 from lanewise.engine.base.runner import ModelRunner
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step
 from lanewise.engine.base.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
 from lanewise.engine.drawing.constraint import Constraint, ConstraintError
@@ -25,7 +24,7 @@ from lanewise.engine.scheduling.admission import Admission
 from lanewise.engine.scheduling.deadlines import TimeLimits
 from lanewise.engine.scheduling.pacing import Pacer
 from lanewise.engine.scheduling.scheduler import Scheduler
-from lanewise.engine.steps.delivery import Outbox, deliver
+from lanewise.engine.steps.delivery import Outbox, give_outputs
 from lanewise.engine.steps.jobs import JobMaker
 from lanewise.engine.steps.stepping import StepEvents, Stepper
 from lanewise.engine.steps.tracking import Job, JobGroup, Tally, observe_end
@@ -63,7 +62,7 @@ class Engine(EngineThread):
         self._scheduler = Scheduler(config, self._pool, pacer)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
-        self._jobs: dict[Sequence, Job] = {}
+        self._jobs: dict[Scheduled, Job] = {}
         self._masks = MaskFiller(runner, config.has_spare_cpu)
         self._outbox = Outbox()
         self._limits = TimeLimits[JobGroup](
@@ -106,7 +105,7 @@ class Engine(EngineThread):
     @asynccontextmanager
     async def submit(
         self,
-        requests: Items[GenerationRequest],
+        requests: Sequence[GenerationRequest],
         *,
         is_counted: bool = True,
         trace_id: str | None = None,
@@ -195,7 +194,7 @@ class Engine(EngineThread):
                 self._admission.note_started(sequence.request.client, job.n_queued, now)
                 job.note_started(now, self.metrics)
 
-    def _complete(self, step: Step, results: Items[Items[Sampled]]) -> None:
+    def _complete(self, step: Step, results: Sequence[Sequence[Sampled]]) -> None:
         """Send the results of a step's turns, which are appended to their sequences already."""
         now = time.monotonic()
         if any(results):  # a part of a prompt draws nothing and does not show that the model works
@@ -214,7 +213,7 @@ class Engine(EngineThread):
                 result = result[len(turn.scored) :]
             if job.n_prompt_counted < sequence.n_prompt:
                 tally.note_prefill(job)
-            drawn: Items[Sampled | None] = result
+            drawn: Sequence[Sampled | None] = result
             constraint = job.sampler.constraint
             if result:
                 if constraint is None:
@@ -231,13 +230,13 @@ class Engine(EngineThread):
             self._publish()  # first: a client with its answer may ask for metrics
 
     def _send(
-        self, job: Job, sampled: Items[Sampled | None], reason: str | None, now: float
+        self, job: Job, sampled: Sequence[Sampled | None], reason: str | None, now: float
     ) -> None:
         """Send tokens to the client; end the sequence if there is a finish reason."""
-        scores: Items[Sampled] = ()
+        scores: Sequence[Sampled] = ()
         if job.prompt_scores:
             scores, job.prompt_scores = job.prompt_scores, []
-        self._outbox.add(job.group.stream.loop, deliver, job, sampled, scores, reason)
+        self._outbox.add(job.group.stream.loop, give_outputs, job, sampled, scores, reason)
         if reason is not None:
             self._end(job, reason, now)
 
@@ -277,12 +276,12 @@ class Engine(EngineThread):
             self._end(job, "abort", time.monotonic())
         self._publish()
 
-    def _fail_alone(self, sequences: list[Sequence], error: Exception) -> None:
+    def _fail_alone(self, sequences: list[Scheduled], error: Exception) -> None:
         if sequences:
             self.failures.note_failure(error)
         self._fail(sequences, EngineError(f"the model failed: {error}"))
 
-    def _fail_draw(self, sequence: Sequence, error: NativeError) -> None:
+    def _fail_draw(self, sequence: Scheduled, error: NativeError) -> None:
         """Fail a request whose draw failed in a step where other draws succeeded."""
         if error.status == NO_TOKEN:
             self._fail([sequence], NoTokenError(NOTHING_ALLOWED))
@@ -291,7 +290,7 @@ class Engine(EngineThread):
         self.metrics.step_errors.inc()
         self._fail_alone([sequence], error)
 
-    def _fail(self, sequences: list[Sequence], error: EngineError) -> None:
+    def _fail(self, sequences: list[Scheduled], error: EngineError) -> None:
         """Fail the requests of these sequences, with all of their sequences."""
         for group in {self._jobs[sequence].group for sequence in sequences}:
             self._fail_group(group, error)
@@ -329,7 +328,7 @@ class Engine(EngineThread):
             )
 
 
-def _names(sequences: Iterable[Sequence]) -> str:
+def _names(sequences: Iterable[Scheduled]) -> str:
     """The adapters of these sequences, with commas between them."""
     used = (sequence.request.adapter for sequence in sequences)
     return ",".join(sorted({adapter.name for adapter in used if adapter is not None}))

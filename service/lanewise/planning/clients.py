@@ -4,14 +4,14 @@ Nothing is computed: what a step takes is asked for, and the pacer learns it as 
 """
 
 from collections import deque
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step
 from lanewise.engine.scheduling.pacing import Pacer
 from lanewise.engine.scheduling.scheduler import Scheduler
@@ -71,7 +71,7 @@ class _Run:
     traffic: Traffic
     scheduler: Scheduler
     now: float = 0.0
-    times: dict[Sequence, _Times] = field(default_factory=dict)
+    times: dict[Scheduled, _Times] = field(default_factory=dict)
     # When prompts will be in the queue, and when they were sent; in this order.
     arrivals: deque[tuple[float, float]] = field(default_factory=deque)
     last_arrival: float = 0.0
@@ -138,11 +138,11 @@ def _send(run: _Run) -> None:
     run.arrivals.append((run.last_arrival, run.now))
 
 
-def _new_sequence(traffic: Traffic, number: int) -> Sequence:
+def _new_sequence(traffic: Traffic, number: int) -> Scheduled:
     """A prompt like no other: nothing of it is in the cache."""
     prompt = range(number * traffic.prompt_tokens, (number + 1) * traffic.prompt_tokens)
     params = SamplingParams(seed=0, max_tokens=traffic.answer_tokens)
-    return Sequence(GenerationRequest(list(prompt), params))
+    return Scheduled(GenerationRequest(list(prompt), params))
 
 
 def _finish(run: _Run, step: Step) -> None:
@@ -159,7 +159,7 @@ def _finish(run: _Run, step: Step) -> None:
             _note(run, sequence, times)
 
 
-def _note(run: _Run, sequence: Sequence, times: _Times) -> None:
+def _note(run: _Run, sequence: Scheduled, times: _Times) -> None:
     """An answer has ended: its client sends the next, after the first when all have theirs."""
     run.scheduler.finish(sequence)
     del run.times[sequence]
@@ -190,5 +190,5 @@ def _outcome(run: _Run, clients: int) -> Outcome:
     )
 
 
-def _at(ordered: Items[float], share: float) -> float:
+def _at(ordered: Sequence[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]

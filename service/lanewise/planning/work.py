@@ -1,7 +1,7 @@
 """What a model's tokens cost: bytes read, numbers multiplied."""
 
 from collections import Counter
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanewise.loading.base.checkpoint import Checkpoint, Role
@@ -152,7 +152,7 @@ def _attentions(config: ModelConfig) -> list[Attention]:
     return [layer.attention for layer in _layers_of(config) if layer.attention is not None]
 
 
-def _layers_of(config: ModelConfig) -> Items[Layer]:
+def _layers_of(config: ModelConfig) -> Sequence[Layer]:
     """Without a head that predicts further tokens: what its guesses cost, they are to gain."""
     return config.layers[: config.n_layers - config.has_mtp]
 

@@ -35,7 +35,7 @@ class NativeSession:
         placement = self.model.placement
         if placement is None:
             return {}
-        places = {"cpus": placement.cpus, "copies": placement.copies}
+        places = {"cpus": placement.cpus, "replica_of_thread": placement.replica_of_thread}
         for values in places.values():
             if values and len(values) < threads:
                 raise ValueError(

@@ -47,8 +47,8 @@ class Batch:
     logit_rows: Sequence[int] | Uint32s
     table_rows: Sequence[int] | None = None  # None: sequence s has row s
     adapters: Sequence[Adapter | None] | None = None  # of each sequence; None: none has one
-    copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to) copied before all else, in order
-    state_copies: Sequence[tuple[int, int]] = ()  # places of states (from, to), as ``copies``
+    block_copies: Sequence[tuple[int, int]] = ()  # KV blocks (from, to), copied first, in order
+    state_copies: Sequence[tuple[int, int]] = ()  # places of states (from, to), as ``block_copies``
     guesses: Sequence[int] | None = None  # of each sequence; None: none has any
     accepted: Sequence[int] | None = None  # of each sequence; None: none has any
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
@@ -124,9 +124,10 @@ class StepArrays:
             self._write_tables(batch.block_tables)
         self._copy_checked(batch)
         self._owners = [draws]
-        self.batch.n_copies = len(batch.copies)
-        if batch.copies:
-            self.batch.copies = copies = self._ffi.new("uint32_t[]", list(chain(*batch.copies)))
+        self.batch.n_block_copies = len(batch.block_copies)
+        if batch.block_copies:
+            copies = self._ffi.new("uint32_t[]", list(chain(*batch.block_copies)))
+            self.batch.block_copies = copies
             self._owners.append(copies)
         if self._has_states:
             self._write_state_copies(batch.state_copies)

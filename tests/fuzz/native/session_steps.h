@@ -93,8 +93,8 @@ static inline void take_copies(fuzz_input* in, one_step* s, sequence* sequences)
     sequences[to].n = blocks * LW_BLOCK_TOKENS;
     sequences[to].adapter = sequences[from].adapter;
     sequences[to].guesses = 0;  // their keys and values are in no block that is copied
-    s->batch.copies = s->copies;
-    s->batch.n_copies = s->n_groups * blocks;
+    s->batch.block_copies = s->copies;
+    s->batch.n_block_copies = s->n_groups * blocks;
     if (!s->has_states) return;
     s->state_copies[0] = from;
     s->state_copies[1] = to;

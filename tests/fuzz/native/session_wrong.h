@@ -92,8 +92,8 @@ static inline const char* spoil_array(fuzz_input* in, one_step* s) {
         case 4:
             return b->logit_rows = NULL, b->n_logits > 0 ? "logit_rows that are NULL" : NULL;
         default:
-            b->n_copies = 1;
-            return b->copies = NULL, "copies that are NULL";
+            b->n_block_copies = 1;
+            return b->block_copies = NULL, "copies that are NULL";
     }
 }
 
@@ -161,8 +161,8 @@ static inline bool spoil(fuzz_input* in, one_step* s, const lw_session_config* c
         case 9:
             s->copies[0] = take_flag(in) ? c->n_blocks : 0;
             s->copies[1] = UINT32_MAX;
-            b->copies = s->copies;
-            b->n_copies = 1;
+            b->block_copies = s->copies;
+            b->n_block_copies = 1;
             s->fault = "copies";
             break;
         case 10: {  // of another model, or of a session that takes none

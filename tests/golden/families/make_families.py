@@ -3,7 +3,7 @@
     python make_families.py [--check] [name ...]
 
 families.json has config.json and the tensors as transformers writes them for the configs of
-tests/support/family_configs.py; logits.npz what it computes of the weights of family_models.py.
+tests/data/configs; logits.npz what it computes of the weights of family_models.py.
 With --check nothing is written: what is committed must be what comes out now.
 """
 
@@ -24,8 +24,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from dense_configs import STAND_INS  # noqa: E402
-from family_configs import CASES  # noqa: E402
 from made_by_transformers import (  # noqa: E402
     Arrays,
     Record,
@@ -33,6 +31,7 @@ from made_by_transformers import (  # noqa: E402
     make_or_check,
     written_by,
 )
+from published_configs import CASES, STAND_INS  # noqa: E402
 
 PROMPT_TOKENS, NEW_TOKENS = 48, 32
 # Beginning, both sides of windows and KV blocks, end.

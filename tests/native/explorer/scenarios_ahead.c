@@ -25,9 +25,9 @@ void lw_forget_begun_guesses(const lw_states* states) { (void)states; }
 lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_sampled* drawn) {
     s->announce(s->ahead);
     if (batch->token_ids[0] == FAILS) return LW_ERR_NONFINITE;
-    if (!lw_gate_is_open(&s->draws)) lw_gate_wait(&s->draws);
+    if (!lw_gate_is_open(&s->draw_gate)) lw_gate_wait(&s->draw_gate);
     *logits = (float)(batch->token_ids[0] + *s->drawn_tokens);
-    drawn->token = (uint32_t)*logits + (batch->copies != NULL ? *batch->copies : 0);
+    drawn->token = (uint32_t)*logits + (batch->block_copies != NULL ? *batch->block_copies : 0);
     *s->drawn_tokens = drawn->token;
     ++s->counters.steps;
     return LW_OK;
@@ -54,7 +54,7 @@ static void close_session(lw_session* s) {
 
 static void start(lw_session* s, step* one, uint32_t token, const uint32_t* mask) {
     *one = (step){.token = token};
-    one->batch = (lw_batch){.n_logits = 1, .token_ids = &one->token, .copies = mask};
+    one->batch = (lw_batch){.n_logits = 1, .token_ids = &one->token, .block_copies = mask};
     expect(lw_session_start(s, &one->batch, &one->logits, &one->drawn) == LW_OK);
 }
 
@@ -109,7 +109,7 @@ static void* write_masks(void* argument) {
     mask* m = argument;
     for (unsigned i = 0; i < parameter('h', 2); ++i) {
         m->bits[i] = 10;
-        expect(lw_gate_release(&m->session->draws));
+        expect(lw_gate_release(&m->session->draw_gate));
     }
     return NULL;
 }
@@ -117,14 +117,14 @@ static void* write_masks(void* argument) {
 void held_draws(void) {
     lw_session* s = open_session();
     mask m = {.session = s};
-    for (unsigned i = 0; i < parameter('h', 2); ++i) lw_gate_hold(&s->draws);
+    for (unsigned i = 0; i < parameter('h', 2); ++i) lw_gate_hold(&s->draw_gate);
     step a;
     pthread_t writer;
     start(s, &a, 1, &m.bits[parameter('h', 2) - 1]);
     pthread_create(&writer, NULL, write_masks, &m);
     await_one(s);
     finish(s, &a, LW_OK, 11);
-    expect(!lw_gate_release(&s->draws));
+    expect(!lw_gate_release(&s->draw_gate));
     pthread_join(writer, NULL);
     close_session(s);
 }

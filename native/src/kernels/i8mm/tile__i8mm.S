@@ -12,22 +12,6 @@
 
 #include "kernels/i8mm/tile_frame.inc"
 
-// Runs `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
-.macro each_pair pairs, op
-    \op 0, 1, 12, 13, x1, x19
-    \op 2, 3, 14, 15, x2, x20
-    \op 4, 5, 16, 17, x3, x21
-.if \pairs > 3
-    \op 6, 7, 18, 19, x4, x22
-.endif
-.if \pairs > 4
-    \op 8, 9, 20, 21, x5, x23
-.endif
-.if \pairs > 5
-    \op 10, 11, 22, 23, x6, x24
-.endif
-.endm
-
 .macro multiply at, a, b, ra, rb, x, d
     ldr q26, [\x, #\at]
     smmla v\a\().4s, v26.16b, v24.16b
@@ -115,22 +99,7 @@
     each_pair \pairs, "add_step \at, \g,"
 .endm
 
-// 32 inputs, group `g` of a segment.
-.macro group load, pairs, size, g
-    starts \pairs
-    chunk \load, \pairs, \g, 0
-    chunk \load, \pairs, \g, 1
-.if \size == 16
-    step_end \pairs, 0, \g
-    starts \pairs
-.endif
-    chunk \load, \pairs, \g, 2
-    chunk \load, \pairs, \g, 3
-    step_end \pairs, 16384 / \size - 512, \g
-.if \g < 3
-    cmp x14, #\g + 1
-    b.eq 3f
-.endif
+.macro next_group load, size
     add x7, x7, x15
     add x8, x8, #16384 / \size
 .ifc \load, load_q4
@@ -138,58 +107,23 @@
 .endif
 .endm
 
-.macro next_segment a, b, ra, rb, x, d
-    add \x, \x, #256
-    add \d, \d, #64
-.endm
-
 .macro load_results a, b, ra, rb, x, d
     ldr q\ra, [x11, #128 * \a]
     ldr q\rb, [x11, #128 * \a + 16]
 .endm
 
-.macro store_results a, b, ra, rb, x, d
+.macro store_result a, b, ra, rb, x, d
     str q\ra, [x11, #128 * \a]
     str q\rb, [x11, #128 * \a + 16]
 .endm
 
-.macro tile name, load, pairs, size
-    .global tile_\name\()__i8mm
-    .hidden tile_\name\()__i8mm
-    .type tile_\name\()__i8mm, %function
-    .balign 64
-tile_\name\()__i8mm:
-    hint #34  // bti c
-    save_registers
-    ldr x15, [x0, #24]       // bytes from one group of codes to the next
+.macro store_results pairs
+    each_pair \pairs, store_result
+.endm
+
+.macro begin
+    ldr x15, [x0, #24]  // bytes from one group of codes to the next
     adr x17, lw_magic__i8mm
-    mov x10, #0
-1:
-    pair_addresses
-    ldr x7, [x0, #16]
-    ldp x8, x14, [x0, #32]   // groups left
-    ldp x11, x12, [x0, #64]
-    add x7, x7, x10
-    add x12, x12, x10
-    add x8, x8, x10
-    add x11, x11, x10
-    each_pair \pairs, load_results
-2:
-    group \load, \pairs, \size, 0
-    group \load, \pairs, \size, 1
-    group \load, \pairs, \size, 2
-    group \load, \pairs, \size, 3
-    each_pair \pairs, next_segment
-    subs x14, x14, #4
-    b.ne 2b
-3:
-    each_pair \pairs, store_results
-    add x10, x10, #32
-    cmp x10, #256
-    b.ne 1b
-    restore_registers
-    ret
-    .size tile_\name\()__i8mm, . - tile_\name\()__i8mm
 .endm
 
     .text
@@ -201,14 +135,4 @@ lw_magic__i8mm:
     .rept 16
     .byte 0xF0
     .endr
-    tile 6_g32, load_decoded, 3, 32
-    tile 8_g32, load_decoded, 4, 32
-    tile 10_g32, load_decoded, 5, 32
-    tile 12_g32, load_decoded, 6, 32
-    tile 6_g16, load_decoded, 3, 16
-    tile 8_g16, load_decoded, 4, 16
-    tile 10_g16, load_decoded, 5, 16
-    tile 12_g16, load_decoded, 6, 16
-    tile 12_q4, load_q4, 6, 32
-
-    .section .note.GNU-stack, "", %progbits
+    tiles i8mm, x12, #32

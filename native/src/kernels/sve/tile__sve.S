@@ -13,22 +13,6 @@
 
 #include "kernels/i8mm/tile_frame.inc"
 
-// Runs `op` for each pair of rows, with the numbers of its sums and the registers of its inputs and activation scales.
-.macro each_pair pairs, op
-    \op 0, 1, 12, 13, x1, x19
-    \op 2, 3, 14, 15, x2, x20
-    \op 4, 5, 16, 17, x3, x21
-.if \pairs > 3
-    \op 6, 7, 18, 19, x4, x22
-.endif
-.if \pairs > 4
-    \op 8, 9, 20, 21, x5, x23
-.endif
-.if \pairs > 5
-    \op 10, 11, 22, 23, x6, x24
-.endif
-.endm
-
 // \x points 128 bytes past a pair's inputs, because a load's offset reaches from -128 to 112.
 .macro multiply at, a, b, ra, rb, x, d
     ld1rqb {z26.b}, p0/z, [\x, #\at - 128]
@@ -83,7 +67,11 @@
     ld1rw {z\b\().s}, p0/z, [x12]
 .endm
 
-.macro step_end pairs, g
+.macro starts pairs
+    each_pair \pairs, start
+.endm
+
+.macro step_end pairs, at, g
     add x9, x8, #256
     ldr z28, [x8]
     ldr z29, [x8, #1, mul vl]
@@ -93,31 +81,11 @@
     each_pair \pairs, "add_step \g,"
 .endm
 
-// 32 inputs: group `g` of a segment.
-.macro group load, pairs, size, g
-    each_pair \pairs, start
-    chunk \load, \pairs, \g, 0
-    chunk \load, \pairs, \g, 1
-.if \size == 16
-    step_end \pairs, \g
-    each_pair \pairs, start
-.endif
-    chunk \load, \pairs, \g, 2
-    chunk \load, \pairs, \g, 3
-    step_end \pairs, \g
-.if \g < 3
-    cmp x14, #\g + 1
-    b.eq 3f
-.endif
+.macro next_group load, size
     add x7, x7, x15
 .ifc \load, load_q4
     add x13, x13, #64
 .endif
-.endm
-
-.macro next_segment a, b, ra, rb, x, d
-    add \x, \x, #256
-    add \d, \d, #64
 .endm
 
 .macro load_results a, b, ra, rb, x, d
@@ -126,67 +94,27 @@
     add x11, x11, #256
 .endm
 
-.macro store_results a, b, ra, rb, x, d
+.macro store_result a, b, ra, rb, x, d
     str z\ra, [x11]
     str z\rb, [x11, #1, mul vl]
     add x11, x11, #256
 .endm
 
-.macro tile name, load, pairs, size
-    .global tile_\name\()__sve
-    .hidden tile_\name\()__sve
-    .type tile_\name\()__sve, %function
-    .balign 64
-tile_\name\()__sve:
-    hint #34  // bti c
-    save_registers
+.macro store_results pairs
+    sub x11, x11, #256 * \pairs
+    each_pair \pairs, store_result
+.endm
+
+.macro begin
     ptrue p0.b
     ldr x15, [x0, #24]       // bytes from one group of codes to the next
     sub x15, x15, #768       // minus the bytes that the loop advances within a group
     adr x12, lw_magic__sve
     rdvl x17, #2
-    mov x10, #0
-1:
-    pair_addresses past=128
-    ldr x7, [x0, #16]
-    ldp x8, x14, [x0, #32]   // groups left
-    ldp x11, x13, [x0, #64]
-    add x7, x7, x10
-    add x13, x13, x10
-    add x8, x8, x10
-    add x11, x11, x10
-    each_pair \pairs, load_results
-2:
-    group \load, \pairs, \size, 0
-    group \load, \pairs, \size, 1
-    group \load, \pairs, \size, 2
-    group \load, \pairs, \size, 3
-    each_pair \pairs, next_segment
-    subs x14, x14, #4
-    b.ne 2b
-3:
-    sub x11, x11, #256 * \pairs
-    each_pair \pairs, store_results
-    add x10, x10, x17
-    cmp x10, #256
-    b.ne 1b
-    restore_registers
-    ret
-    .size tile_\name\()__sve, . - tile_\name\()__sve
 .endm
 
     .text
     .balign 4
 lw_magic__sve:
     .word 0x4B400000
-    tile 6_g32, load_decoded, 3, 32
-    tile 8_g32, load_decoded, 4, 32
-    tile 10_g32, load_decoded, 5, 32
-    tile 12_g32, load_decoded, 6, 32
-    tile 6_g16, load_decoded, 3, 16
-    tile 8_g16, load_decoded, 4, 16
-    tile 10_g16, load_decoded, 5, 16
-    tile 12_g16, load_decoded, 6, 16
-    tile 12_q4, load_q4, 6, 32
-
-    .section .note.GNU-stack, "", %progbits
+    tiles sve, x13, x17, past=128

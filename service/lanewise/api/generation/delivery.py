@@ -64,7 +64,7 @@ class Order:
         return self.call.size if self.dialect.repeats else 0
 
 
-async def deliver(order: Order) -> Response:
+async def respond(order: Order) -> Response:
     """Run the sequences and answer as the request asked."""
     call, answering, workers = order.call, order.answering, order.call.state.workers
     ask, hold = call.ask, call.hold

@@ -1,12 +1,11 @@
 """The one path from a request to its answer, whatever dialect it speaks.
 
-parse ─► measure ─► resolve the model ─► render ─► compile ─► queue ─► deliver
+parse ─► measure ─► resolve the model ─► render ─► compile ─► queue ─► respond
 
 A dialect does the first and the last in its own words (``dialect.py``); what it asks for is an
 ``Ask`` (``ask.py``), what it is given are the ``Piece``s of an answer (``events.py``).
 """
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from lanewise.api.generation.answering import Answering
 from lanewise.api.generation.ask import Ask, Conversation, Prompts
 from lanewise.api.generation.body import find_adapter, parse_json, read_bytes, validate
 from lanewise.api.generation.call import Call
-from lanewise.api.generation.delivery import Order, deliver
+from lanewise.api.generation.delivery import Order, respond
 from lanewise.api.generation.dialect import About, Dialect, Prompt
 from lanewise.api.generation.drawing import lengths, make_requests, sampling_params
 from lanewise.api.generation.events import Times, Usage
@@ -121,7 +120,7 @@ async def _answer(call: Call[Ask], times: Times, dialect: Dialect[Any]) -> Respo
     answering = await read(size, partial(_answering, call, rendered, expected))
     answering.usage.times = times
     about = _about(call, prompts, answering.usage)
-    return await deliver(
+    return await respond(
         Order(call, requests, answering, dialect, dialect.wire(about), about.model)
     )
 
@@ -142,7 +141,7 @@ def _about(call: Call[Ask], prompts: Sequence[Prompt], usage: Usage) -> About:
     return About(
         ask=ask,
         prompts=prompts,
-        id=secrets.token_hex(12),
+        id=call.id,
         created=int(time.time()),
         model=ask.model or state.model_name,
         context=state.max_model_len,

@@ -1,7 +1,10 @@
-"""Where the bytes of a connection's answers go."""
+"""How the bytes of answers leave a connection."""
 
 import asyncio
 from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class Output:
@@ -19,3 +22,22 @@ class Output:
         """As the transport's."""
         self.written += len(data)
         self._transport.write(data)
+
+
+async def answer_until_close(
+    app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer HTTP/1.0, which knows no chunks: what has no length ends with the connection."""
+    is_framed = True
+
+    async def send_plain(message: Message) -> None:
+        nonlocal is_framed
+        if message["type"] == "http.response.start":
+            is_framed = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            if not is_framed:
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif not is_framed:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, send_plain)

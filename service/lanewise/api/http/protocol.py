@@ -25,9 +25,8 @@ from uvicorn.protocols.http.httptools_impl import (
 from lanewise.api.errors import ApiError
 from lanewise.api.http import refusals
 from lanewise.api.http.front import Front
-from lanewise.api.http.http10 import answer_until_close
 from lanewise.api.http.limits import Hold
-from lanewise.api.http.output import Output
+from lanewise.api.http.output import Output, answer_until_close
 from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED, SINGLE
 
 MAX_PIPELINED = 16  # requests behind the one that is answered

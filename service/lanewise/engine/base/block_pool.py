@@ -9,7 +9,7 @@ been free longest is reused first.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import islice
 
@@ -36,7 +36,7 @@ def first_key(salt: str, adapter: bytes = b"") -> Key:
     return blake2b(salt.encode("utf-8", "surrogatepass"), key=adapter, digest_size=16).digest()
 
 
-def next_key(before: Key, tokens: Items[int]) -> Key:
+def next_key(before: Key, tokens: Sequence[int]) -> Key:
     """The key of a full block, given the key of the block before it."""
     return blake2b(array("I", tokens).tobytes(), key=before, digest_size=16).digest()
 
@@ -46,7 +46,7 @@ def key_in_group(key: Key, group: int) -> Key:
     return bytes((group,)) + key if group else key
 
 
-def common_length(a: Items[int], b: Items[int]) -> int:
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """The length of the common prefix of two token lists."""
     for place, (one, other) in enumerate(zip(a, b, strict=False)):
         if one != other:
@@ -63,7 +63,8 @@ class BlockPool:
         self._free = OrderedDict.fromkeys(range(n_blocks))  # reused from the front
         self._key_of: dict[int, Key] = {}
         self._block_of: dict[Key, int] = {}
-        self._tokens_of: dict[int, tuple[Key, Items[int]]] = {}  # with the key of the block before
+        # By block; with the key of the block before.
+        self._tokens_of: dict[int, tuple[Key, Sequence[int]]] = {}
         self._behind: dict[Key, dict[int, None]] = {}  # blocks that follow a key, latest last
 
     @property
@@ -102,7 +103,7 @@ class BlockPool:
         """The block with this key, used or free."""
         return self._block_of.get(key)
 
-    def find_alike(self, before: Key, tokens: Items[int]) -> tuple[int, int]:
+    def find_alike(self, before: Key, tokens: Sequence[int]) -> tuple[int, int]:
         """The block after ``before`` that shares most first tokens with ``tokens``; how many."""
         best = (0, 0)
         for block in islice(reversed(self._behind.get(before, {})), MAX_COMPARED):
@@ -115,18 +116,18 @@ class BlockPool:
         """Whether no sequence uses a block."""
         return self._users[block] == 0
 
-    def n_freed(self, blocks: Items[int]) -> int:
+    def n_freed(self, blocks: Sequence[int]) -> int:
         """How many of a sequence's blocks would become free if it gave them back."""
         return sum(block != NO_BLOCK and self._users[block] == 1 for block in blocks)
 
-    def share(self, blocks: Items[int]) -> None:
+    def share(self, blocks: Sequence[int]) -> None:
         """Add a user to blocks that were found."""
         for block in blocks:
             if self._users[block] == 0:
                 del self._free[block]
             self._users[block] += 1
 
-    def keep(self, block: int, key: Key | None, before: Key, tokens: Items[int]) -> None:
+    def keep(self, block: int, key: Key | None, before: Key, tokens: Sequence[int]) -> None:
         """Make a block findable by its contents; of equal full blocks the first stays in the index.
 
         ``before`` is the key of the block before it. ``key`` is None while the block is not full. A
@@ -140,7 +141,7 @@ class BlockPool:
         self._tokens_of[block] = (before, tokens)
         self._behind.setdefault(before, {})[block] = None
 
-    def release(self, blocks: Items[int]) -> None:
+    def release(self, blocks: Sequence[int]) -> None:
         """Give back the blocks of one sequence, listed in text order."""
         # the end first: more texts share the beginning, so it stays longer
         for block in reversed(blocks):

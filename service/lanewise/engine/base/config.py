@@ -1,6 +1,6 @@
 """What an engine may use, and how long its users may wait."""
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanewise.engine.base.window import Windows
@@ -43,7 +43,7 @@ class EngineConfig(SchedulerConfig):
 
     n_blocks: int
     vocab_size: int
-    unused_ids: Items[int] = ()  # vocabulary rows that are no token; never drawn
+    unused_ids: Sequence[int] = ()  # vocabulary rows that are no token; never drawn
     max_seqs: int = 64
     max_step_tokens: int = 512
     max_step_logits: int = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,7 +48,7 @@ class NumberLimit(Protocol):
     def start(self) -> bytes:
         """The last bytes of a text that has not begun."""
 
-    def extend(self, end: bytes, tokens: Items[int]) -> bytes:
+    def extend(self, end: bytes, tokens: Sequence[int]) -> bytes:
         """The last bytes after more tokens."""
 
     def limit(self, end: bytes, mask: NDArray[np.uint32]) -> None:
@@ -90,11 +90,11 @@ class Grammar(Protocol):
     """A compiled grammar, shared by all sequences that must obey it."""
 
     @property
-    def eos_ids(self) -> Items[int]:
+    def eos_ids(self) -> Sequence[int]:
         """Tokens that end a text where the grammar may end."""
 
     @property
-    def beginning(self) -> Items[int]:
+    def beginning(self) -> Sequence[int]:
         """Tokens that every text begins with."""
 
     debt_s: float  # seconds by which all sequences' tokens have exceeded their allowance
@@ -118,7 +118,7 @@ class Grammar(Protocol):
 class GenerationRequest:
     """One answer to one prompt, checked: ids in range, prompt and answer within the context."""
 
-    prompt: Items[int]
+    prompt: Sequence[int]
     params: SamplingParams
     choice: int = 0  # number of this answer to its prompt; part of every draw's random key
     cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
@@ -127,4 +127,4 @@ class GenerationRequest:
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # that the answer must obey
     adapter: LoadedAdapter | None = None
-    expected: Items[int] = ()  # the answer that the client expects; changes only the speed
+    expected: Sequence[int] = ()  # the answer that the client expects; changes only the speed

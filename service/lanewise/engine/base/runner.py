@@ -1,6 +1,6 @@
 """The engine's view of a model."""
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from lanewise.runtime import Batch, Counters, Draw, Finished, Sampled
@@ -9,7 +9,7 @@ from lanewise.runtime import Batch, Counters, Draw, Finished, Sampled
 class ModelRunner(Protocol):
     """The engine's view of a model: ``lanewise.runtime.Session``, or a fake in tests."""
 
-    def step_and_draw(self, batch: Batch, draws: Items[Draw]) -> list[Sampled]:
+    def step_and_draw(self, batch: Batch, draws: Sequence[Draw]) -> list[Sampled]:
         """Run the batch and draw one token from each of its rows of logits.
 
         Single draws may fail (``Sampled.error``) without failing the step. StepRefusedError if
@@ -33,7 +33,7 @@ class ModelRunner(Protocol):
 class AheadRunner(Protocol):
     """A runner that also accepts a step before the previous one has ended."""
 
-    def start(self, batch: Batch, draws: Items[Draw]) -> None:
+    def start(self, batch: Batch, draws: Sequence[Draw]) -> None:
         """Begin a step that may refer to draws of the step before, which may still run.
 
         After an error nothing was begun.

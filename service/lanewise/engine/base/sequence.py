@@ -25,7 +25,7 @@ class BlockTable:
 
 
 @dataclass(eq=False, slots=True)
-class Sequence:
+class Scheduled:
     """A request's sequence in the scheduler."""
 
     request: GenerationRequest

@@ -1,12 +1,11 @@
 """A step: what each sequence does in it, and the budget of tokens and rows of logits."""
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lanewise.engine.base.block_pool import BlockCopy
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.snapshots import StateCopy
 from lanewise.runtime import NativeError
 
@@ -17,11 +16,11 @@ NO_POSITIONS = range(0)
 class Turn:
     """The part of one sequence in a step."""
 
-    sequence: Sequence
+    sequence: Scheduled
     count: int  # tokens the model sees, without guesses
     scored: range  # positions whose logits score the prompt token after each
     ends_in_draw: bool  # whether a token is drawn after the last of them
-    draft: Items[int] = ()  # guessed tokens, run after the others
+    draft: Sequence[int] = ()  # guessed tokens, run after the others
     n_accepted: int = 0  # accepted guesses, once the step has run
     end: int | None = None  # computed tokens after it; None until begun ahead or recorded
     n_told: int = 0  # ``n_accepted`` before, as a step begun ahead was told
@@ -40,8 +39,8 @@ class Step:
     """The turns that are run as one batch."""
 
     turns: list[Turn]
-    preempted: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Scheduled] = field(default_factory=list)
+    admitted: list[Scheduled] = field(default_factory=list)
     tokens_left: int = 0  # of the budget
     logits_left: int = 0
 
@@ -55,7 +54,7 @@ class Copies(NamedTuple):
     """Copies that a step makes before it runs."""
 
     blocks: list[BlockCopy]
-    states: Items[StateCopy] = ()
+    states: Sequence[StateCopy] = ()
 
 
 def by_adapter(turns: list[Turn]) -> list[Turn]:
@@ -74,7 +73,7 @@ class Budget:
     """The tokens and rows of logits that one step may still take."""
 
     def __init__(
-        self, tokens: int, logits: int, cut: Callable[[Sequence, int], int] | None = None
+        self, tokens: int, logits: int, cut: Callable[[Scheduled, int], int] | None = None
     ) -> None:
         """``cut`` limits how many of its next tokens a sequence runs; None: no limit."""
         self.tokens = tokens
@@ -91,8 +90,8 @@ class Budget:
         """Allow at most ``tokens`` more tokens."""
         self.tokens = min(self.tokens, tokens)
 
-    def spend_on(self, sequence: Sequence) -> None:
-        # Called for every sequence between two steps: the properties of Sequence and min() would
+    def spend_on(self, sequence: Scheduled) -> None:
+        # Called for every sequence between two steps: the properties of Scheduled and min() would
         # take a third longer.
         n_tokens = len(sequence.tokens)
         if sequence.n_pending and n_tokens == sequence.n_most:

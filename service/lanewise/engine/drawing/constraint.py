@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lanewise.engine.base.request import Grammar, Matcher, SamplingParams
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.stream import EngineError
 from lanewise.runtime import Sampled
 
@@ -98,7 +98,7 @@ class Constraint:
         return self.unsent
 
     def complete(
-        self, sequence: Sequence, drawn: Sampled | None
+        self, sequence: Scheduled, drawn: Sampled | None
     ) -> tuple[list[Sampled], int, str | None]:
         """Append the tokens that must follow the drawn one, which the sequence has already.
 
@@ -139,7 +139,7 @@ class Constraint:
         self._weigh(began, 1 + len(tokens))
         return tokens
 
-    def _jump(self, room: int, done: Items[int] = ()) -> list[int]:
+    def _jump(self, room: int, done: Sequence[int] = ()) -> list[int]:
         """Accept forced tokens, at most ``room`` with those in ``done``."""
         tokens = list(done)
         while len(tokens) < room and not self._matcher.is_stopped():
@@ -156,7 +156,7 @@ class Constraint:
         self.finished = not self._coming and self._matcher.is_stopped()
         return tokens
 
-    def _note(self, tokens: Items[int]) -> None:
+    def _note(self, tokens: Sequence[int]) -> None:
         if self._numbers is not None:
             self._end = self._numbers.extend(self._end, tokens)
 
@@ -167,7 +167,7 @@ class Constraint:
                 return forced[:i]
         return forced
 
-    def _may_be_forced(self, tokens: Items[int]) -> bool:
+    def _may_be_forced(self, tokens: Sequence[int]) -> bool:
         return self._never_forced.isdisjoint(tokens) and all(map(self._is_allowed, tokens))
 
     def _is_allowed(self, token: int) -> bool:
@@ -239,7 +239,7 @@ def _unscored(token: int) -> Sampled:
     return Sampled(token, 0.0)
 
 
-def _bits(ids: Items[int] | frozenset[int], n_words: int) -> NDArray[np.uint32]:
+def _bits(ids: Sequence[int] | frozenset[int], n_words: int) -> NDArray[np.uint32]:
     bits = np.zeros(n_words, dtype=np.uint32)
     for token in ids:
         if token < 32 * n_words:

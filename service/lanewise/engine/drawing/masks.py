@@ -1,7 +1,7 @@
 """Fills the grammar masks of a step's draws, during the step where that pays, else before."""
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from lanewise.engine.base.runner import ModelRunner
@@ -23,7 +23,7 @@ class MaskFiller:
         self._filler.submit(lambda: None)  # start the thread now: later none may be had
         self._filling: Future[None] | None = None
 
-    def begin(self, constraints: Items[Constraint]) -> None:
+    def begin(self, constraints: Sequence[Constraint]) -> None:
         """Fill the masks of the next step's draws, or begin to; ``end`` must follow."""
         if not constraints:
             return
@@ -46,7 +46,7 @@ class MaskFiller:
         """End the thread, which must be idle."""
         self._filler.shutdown()
 
-    def _fill(self, constraints: Items[Constraint]) -> None:
+    def _fill(self, constraints: Sequence[Constraint]) -> None:
         began = time.thread_time()
         for constraint in constraints:
             constraint.fill_mask()

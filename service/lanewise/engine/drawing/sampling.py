@@ -1,7 +1,6 @@
 """How the next token of a sequence is drawn, as its request asked."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Items
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ class GrowingArray:
 
     __slots__ = ("_data", "_size")
 
-    def __init__(self, values: Items[int] = ()) -> None:
+    def __init__(self, values: Sequence[int] = ()) -> None:
         self._data = np.array(values, dtype=np.uint32)
         self._size = len(self._data)
 
@@ -82,7 +81,7 @@ class Sampler:
         self._early = _sampling(params, choice, forbidden, mask) if has_early else late
         self._score = Sampling(n_top_logprobs=params.prompt_logprobs or 0, want_logprob=True)
 
-    def draw(self, tokens: Items[int], n_pending: int = 0) -> Draw:
+    def draw(self, tokens: Sequence[int], n_pending: int = 0) -> Draw:
         """The draw of the token after ``tokens``, which include the prompt.
 
         The last ``n_pending`` of them are still to be drawn: the library fills them in.
@@ -100,7 +99,7 @@ class Sampler:
         self._history.extend(tokens[len(self._history) : position - n_pending])
         return Draw(sampling, position, self._n_prompt, self._history.view(), forced)
 
-    def draws_with_draft(self, tokens: Items[int], draft: Items[int]) -> list[Draw]:
+    def draws_with_draft(self, tokens: Sequence[int], draft: Sequence[int]) -> list[Draw]:
         """The draw after ``tokens``, and one after each token of ``draft`` if it comes true."""
         first = len(tokens)
         places = range(first, first + len(draft) + 1)

@@ -7,7 +7,7 @@ more often both draw the same token.
 """
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lanewise.engine.base.block_pool import Key
 from lanewise.engine.base.runner import ModelRunner
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.sampling import allowed_mask
 from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.runtime import BLOCK_TOKENS, Batch, Draw, Sampling, raise_failed
@@ -35,7 +35,7 @@ class Reader:
 class _Run:
     """One sequence for which tokens are guessed."""
 
-    sequence: Sequence
+    sequence: Scheduled
     reader: Reader
     wanted: int
     guessed: list[int] = field(default_factory=list)
@@ -46,14 +46,14 @@ class Drafter(Protocol):
 
     costs: RowCosts
 
-    def reader(self, sequence: Sequence) -> Reader:
+    def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
 
-    def room(self, sequence: Sequence) -> int:
+    def room(self, sequence: Scheduled) -> int:
         """How many tokens can be guessed now."""
 
     def guess(
-        self, wanted: Items[tuple[Sequence, Reader, int]], block_tables: NDArray[np.uint32]
+        self, wanted: Sequence[tuple[Scheduled, Reader, int]], block_tables: NDArray[np.uint32]
     ) -> list[list[int]]:
         """Up to the wanted number of tokens for each sequence; its blocks must have room."""
 
@@ -61,7 +61,7 @@ class Drafter(Protocol):
         """Free everything."""
 
 
-def draft_sampling(sequence: Sequence, usable: NDArray[np.uint32], vocab_size: int) -> Sampling:
+def draft_sampling(sequence: Scheduled, usable: NDArray[np.uint32], vocab_size: int) -> Sampling:
     """How guesses for a sequence are drawn: as its request asks, among ``usable`` tokens."""
     params, mask = sequence.request.params, usable
     if params.allowed_token_ids is not None:
@@ -78,7 +78,7 @@ def draft_sampling(sequence: Sequence, usable: NDArray[np.uint32], vocab_size: i
     )
 
 
-def settle(sequence: Sequence, reader: Reader) -> None:
+def settle(sequence: Scheduled, reader: Reader) -> None:
     """After the large model's step: no longer count wrong guesses as read."""
     reader.n_read = min(reader.n_read, len(sequence.tokens) - 1)
 
@@ -91,7 +91,7 @@ class DraftModel:
         runner: ModelRunner,
         *,
         vocab_size: int,
-        usable_ids: Items[int],
+        usable_ids: Sequence[int],
         context_length: int,
         max_step_tokens: int,
         prefix_cache: bool,
@@ -108,17 +108,17 @@ class DraftModel:
         # blocks.
         self._keys: list[Key | None] | None = [None] * n_blocks if prefix_cache else None
 
-    def reader(self, sequence: Sequence) -> Reader:
+    def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
         return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
-    def room(self, sequence: Sequence) -> int:
+    def room(self, sequence: Scheduled) -> int:
         """How many tokens can be guessed before the draft model's context ends."""
         return max(0, self._context_length - len(sequence.tokens))
 
     def guess(
         self,
-        wanted: Items[tuple[Sequence, Reader, int]],
+        wanted: Sequence[tuple[Scheduled, Reader, int]],
         block_tables: NDArray[np.uint32],
     ) -> list[list[int]]:
         """Up to the wanted number of tokens for each sequence; its blocks must have room.
@@ -137,7 +137,7 @@ class DraftModel:
         """Free everything."""
         self._runner.close()
 
-    def _find(self, sequence: Sequence, reader: Reader) -> None:
+    def _find(self, sequence: Scheduled, reader: Reader) -> None:
         """Set ``n_read``: tokens in the draft's cache, from this sequence or a shared prefix."""
         if reader.n_preempted != sequence.n_preempted:
             reader.n_read, reader.n_preempted = 0, sequence.n_preempted
@@ -206,7 +206,7 @@ class DraftModel:
             run.guessed.append(one.token)
         self.costs.note(len(token_ids), time.perf_counter() - began)
 
-    def _keep(self, sequence: Sequence, reader: Reader) -> None:
+    def _keep(self, sequence: Scheduled, reader: Reader) -> None:
         """Note the keys of the blocks that are full now."""
         if self._keys is not None:
             full = reader.n_read // BLOCK_TOKENS

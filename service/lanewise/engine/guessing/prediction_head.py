@@ -6,14 +6,14 @@ the model through prefix-cache hits, preemptions and failed guesses.
 """
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.runner import ModelRunner
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.sampling import allowed_mask
 from lanewise.engine.guessing.draft_model import Reader, draft_sampling
 from lanewise.engine.guessing.row_costs import RowCosts
@@ -33,11 +33,11 @@ class PredictionHead:
         self._mask = allowed_mask(config.vocab_size, usable)
         self._most_tokens = config.max_model_len
 
-    def reader(self, sequence: Sequence) -> Reader:
+    def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
         return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
-    def room(self, sequence: Sequence) -> int:
+    def room(self, sequence: Scheduled) -> int:
         """How many tokens can be guessed now.
 
         0 until a sequence has drawn since its admission: before that its state may be a copy that
@@ -49,7 +49,7 @@ class PredictionHead:
 
     def guess(
         self,
-        wanted: Items[tuple[Sequence, Reader, int]],
+        wanted: Sequence[tuple[Scheduled, Reader, int]],
         block_tables: NDArray[np.uint32],
     ) -> list[list[int]]:
         """Up to the wanted number of tokens for each sequence; its blocks must have room."""

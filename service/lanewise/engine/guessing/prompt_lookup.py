@@ -7,7 +7,7 @@ time. Memory is a few bytes a token.
 """
 
 from array import array
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class PromptLookup:
 
     __slots__ = ("_before", "_heads", "_mask")
 
-    def __init__(self, prompt: Items[int], n_output: int) -> None:
+    def __init__(self, prompt: Sequence[int], n_output: int) -> None:
         """Index ``prompt``; about ``n_output`` more tokens will follow."""
         size = 1 << min(16, max(8, (len(prompt) + n_output).bit_length()))
         self._mask = size - 1
@@ -34,7 +34,7 @@ class PromptLookup:
         other._mask, other._heads, other._before = self._mask, self._heads[:], self._before[:]
         return other
 
-    def find(self, tokens: Items[int]) -> tuple[int, int]:
+    def find(self, tokens: Sequence[int]) -> tuple[int, int]:
         """Where the longest repeated end of ``tokens`` stood before; ``tokens`` is the grown text.
 
         Returns the place after it and its length in tokens; the length is 0 when there is none.
@@ -42,11 +42,11 @@ class PromptLookup:
         self._catch_up(tokens)
         return self._longest(tokens, tokens, MAX_PLACES)
 
-    def find_in(self, indexed: Items[int], tokens: Items[int]) -> tuple[int, int]:
+    def find_in(self, indexed: Sequence[int], tokens: Sequence[int]) -> tuple[int, int]:
         """The same for the end of another text: ``indexed`` is the text that was indexed."""
         return self._longest(indexed, tokens, MAX_PLACES_ELSEWHERE)
 
-    def _longest(self, indexed: Items[int], tokens: Items[int], most: int) -> tuple[int, int]:
+    def _longest(self, indexed: Sequence[int], tokens: Sequence[int], most: int) -> tuple[int, int]:
         end = len(tokens)
         if end < 3:
             return 0, 0
@@ -67,7 +67,7 @@ class PromptLookup:
             place = self._before[place]
         return (best_place, best_length) if best_length > 1 else (0, 0)
 
-    def _catch_up(self, tokens: Items[int]) -> None:
+    def _catch_up(self, tokens: Sequence[int]) -> None:
         """Index all places before the end; the end itself must not match itself."""
         heads, before = self._heads, self._before
         for place in range(len(before), len(tokens)):
@@ -81,7 +81,7 @@ class PromptLookup:
                 before.append(0)
 
 
-def _index(prompt: Items[int], size: int) -> tuple["array[int]", "array[int]"]:
+def _index(prompt: Sequence[int], size: int) -> tuple["array[int]", "array[int]"]:
     """Heads and chains for all places before the end of ``prompt``."""
     heads = np.zeros(size, np.uint32)
     before = np.zeros(max(len(prompt), 1), np.uint32)
@@ -106,11 +106,11 @@ class Expected:
 
     __slots__ = ("_lookup", "tokens")
 
-    def __init__(self, prompt: Items[int], expected: Items[int]) -> None:
+    def __init__(self, prompt: Sequence[int], expected: Sequence[int]) -> None:
         # The answer begins after the prompt, so the prompt's last tokens must match as well.
         self.tokens = [*prompt[-MAX_MATCH:], *expected]
         self._lookup = PromptLookup(self.tokens, 0)
 
-    def find(self, tokens: Items[int]) -> tuple[int, int]:
+    def find(self, tokens: Sequence[int]) -> tuple[int, int]:
         """The place in ``self.tokens`` after the longest match of ``tokens``' end; its length."""
         return self._lookup.find_in(self.tokens, tokens)

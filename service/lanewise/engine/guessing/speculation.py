@@ -10,12 +10,11 @@ tried again now and then.
 
 import logging
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lanewise.engine.base.request import GenerationRequest
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step, Turn
 from lanewise.engine.guessing.draft_model import Drafter, Reader, settle
 from lanewise.engine.guessing.prompt_lookup import Expected, PromptLookup
@@ -69,7 +68,7 @@ class Guesser:
         self.promise: list[float] = []  # chances of its last guess, if it was worth its rows
         self.reader: Reader | None = None  # of the draft model
 
-    def most(self, sequence: Sequence) -> int:
+    def most(self, sequence: Scheduled) -> int:
         """Tokens that may be guessed now: the sequence's last possible token is always drawn."""
         return min(self._most, sequence.request.params.max_tokens - sequence.n_output - 1)
 
@@ -77,7 +76,7 @@ class Guesser:
         """The probability that one guess of this kind comes true."""
         return self._chances[kind]
 
-    def guess(self, sequence: Sequence) -> Guess | None:
+    def guess(self, sequence: Scheduled) -> Guess | None:
         """The tokens after an earlier occurrence of the text's end, or of the expected answer."""
         most = self.most(sequence)
         if most < 1:
@@ -119,7 +118,7 @@ class Guesser:
         self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
 
 
-GuesserOf = Callable[[Sequence], Guesser | None]
+GuesserOf = Callable[[Scheduled], Guesser | None]
 
 
 @dataclass(slots=True)
@@ -142,7 +141,7 @@ class Speculator:
         self._next_searched = 0  # place in the list of decodes
         self.costs = RowCosts()
 
-    def guessers(self, requests: Items[GenerationRequest]) -> list[Guesser | None]:
+    def guessers(self, requests: Sequence[GenerationRequest]) -> list[Guesser | None]:
         """A guesser for each sequence that wants one; sequences of one prompt share its index."""
         lookups: dict[int, PromptLookup] = {}
         texts: dict[int, Expected] = {}

@@ -1,6 +1,6 @@
 """The KV cache blocks of running sequences, and the index through which later ones find them."""
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -13,7 +13,7 @@ from lanewise.engine.base.block_pool import (
     blocks_for,
     key_in_group,
 )
-from lanewise.engine.base.sequence import BlockTable, Sequence
+from lanewise.engine.base.sequence import BlockTable, Scheduled
 from lanewise.engine.base.window import Windows
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates
@@ -48,16 +48,16 @@ class HeldBlocks:
         shape = max_seqs, self.n_groups, blocks_for(max_model_len)
         self.tables = np.zeros(shape, dtype=np.uint32)
         self.free_rows = list(range(max_seqs))
-        self._coming: dict[Key, Sequence] = {}  # blocks of prompts that are being computed
+        self._coming: dict[Key, Scheduled] = {}  # blocks of prompts that are being computed
         self._copies: list[BlockCopy] = []  # not made yet, in this order
 
-    def find_prefix(self, sequence: Sequence) -> Prefix | None:
+    def find_prefix(self, sequence: Scheduled) -> Prefix | None:
         """What the cache holds of a sequence; None if a running one is computing more of it."""
         if not self._prefix_cache or sequence.is_scoring:  # needs all logits
             return no_prefix(self._windows)
         return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
 
-    def n_lacking(self, sequence: Sequence, prefix: Prefix, n_running: int) -> int:
+    def n_lacking(self, sequence: Scheduled, prefix: Prefix, n_running: int) -> int:
         """Blocks that must be free for a sequence to start beside ``n_running`` others."""
         lacking = 0
         for group, found in enumerate(prefix.groups):
@@ -69,11 +69,11 @@ class HeldBlocks:
         # preemption.
         return lacking + n_running * self.n_groups
 
-    def n_freed(self, sequence: Sequence) -> int:
+    def n_freed(self, sequence: Scheduled) -> int:
         """Blocks that would become free if a sequence gave its own back."""
         return sum(self._pool.n_freed(table.blocks) for table in sequence.tables)
 
-    def begin(self, sequence: Sequence, prefix: Prefix) -> None:
+    def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """Give a sequence a row and its first blocks."""
         sequence.table_row = self.free_rows.pop()
         for found in prefix.groups:
@@ -95,7 +95,7 @@ class HeldBlocks:
             for index in range(prefix.n_full, len(sequence.tokens) // BLOCK_TOKENS):
                 self._coming.setdefault(sequence.block_key(index), sequence)
 
-    def n_missing(self, sequence: Sequence, n_tokens: int) -> int:
+    def n_missing(self, sequence: Scheduled, n_tokens: int) -> int:
         """Blocks that a sequence of ``n_tokens`` tokens may need and does not have."""
         if n_tokens <= sequence.n_room:
             return 0
@@ -104,7 +104,7 @@ class HeldBlocks:
             for window, table in zip(self._windows.of, sequence.tables, strict=True)
         )
 
-    def give(self, sequence: Sequence, n_tokens: int, sources: Items[int] = ()) -> None:
+    def give(self, sequence: Scheduled, n_tokens: int, sources: Sequence[int] = ()) -> None:
         """Give a sequence of ``n_tokens`` tokens its blocks, or none if too few are free.
 
         ``sources`` has the block to be copied into the first new block of each group. If that
@@ -128,7 +128,7 @@ class HeldBlocks:
         least = min(len(table.blocks) for table in sequence.tables)
         sequence.n_room = least * BLOCK_TOKENS
 
-    def note_computed(self, sequence: Sequence, end: int) -> None:
+    def note_computed(self, sequence: Scheduled, end: int) -> None:
         """The first ``end`` tokens of a sequence are now in its blocks."""
         if self._prefix_cache and not sequence.is_hidden:
             if end >= (sequence.n_kept + 1) * BLOCK_TOKENS:
@@ -139,7 +139,7 @@ class HeldBlocks:
             if window.size is not None:
                 self._drop_unseen(sequence, group, window.first_block(end))
 
-    def hide(self, sequence: Sequence) -> None:
+    def hide(self, sequence: Scheduled) -> None:
         """Remove the sequence's blocks, shared ones included, from the prefix index."""
         sequence.is_hidden = True
         self.states.hide(sequence)
@@ -147,7 +147,7 @@ class HeldBlocks:
             for block in table.blocks:
                 self._pool.forget(block)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Scheduled) -> None:
         """Take back a sequence's blocks and its row."""
         if self._prefix_cache:
             if not sequence.is_hidden and not self.states.exist:
@@ -173,30 +173,30 @@ class HeldBlocks:
         """Queue copies again for the next step: the step that took them did nothing."""
         self._copies = copies + self._copies
 
-    def _keep_full_blocks(self, sequence: Sequence, end: int) -> None:
+    def _keep_full_blocks(self, sequence: Scheduled, end: int) -> None:
         for index in range(sequence.n_kept, end // BLOCK_TOKENS):
             key = sequence.block_key(index)
             self._keep(sequence, index, key, end)
             self._forget_coming(sequence, key)
         sequence.n_kept = end // BLOCK_TOKENS
 
-    def _keep_begun_block(self, sequence: Sequence, end: int) -> None:
+    def _keep_begun_block(self, sequence: Scheduled, end: int) -> None:
         """Make a block that is not full findable, with the tokens that it has."""
         if end > sequence.n_kept * BLOCK_TOKENS:
             self._keep(sequence, sequence.n_kept, None, end)
 
-    def _keep(self, sequence: Sequence, index: int, key: Key | None, end: int) -> None:
+    def _keep(self, sequence: Scheduled, index: int, key: Key | None, end: int) -> None:
         tokens = sequence.block_tokens(index)[: end - index * BLOCK_TOKENS]
         before = sequence.key_before(index)
         for group, table in enumerate(sequence.tables):
             key_here = None if key is None else key_in_group(key, group)
             self._pool.keep(table.blocks[index], key_here, key_in_group(before, group), tokens)
 
-    def _forget_coming(self, sequence: Sequence, key: Key) -> None:
+    def _forget_coming(self, sequence: Scheduled, key: Key) -> None:
         if self._coming.get(key) is sequence:
             del self._coming[key]
 
-    def _drop_unseen(self, sequence: Sequence, group: int, first: int) -> None:
+    def _drop_unseen(self, sequence: Scheduled, group: int, first: int) -> None:
         """Give back a group's blocks before index ``first``: no token attends to them any more."""
         table = sequence.tables[group]
         if first > table.n_dropped:

@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from lanewise.engine.base.block_pool import BlockPool, Key, key_in_group
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.window import Window, Windows
 from lanewise.runtime import BLOCK_TOKENS
 
@@ -42,7 +42,7 @@ def no_prefix(windows: Windows) -> Prefix:
 
 
 def find_prefix(
-    sequence: Sequence, pool: BlockPool, windows: Windows, coming: Container[Key]
+    sequence: Scheduled, pool: BlockPool, windows: Windows, coming: Container[Key]
 ) -> Prefix | None:
     """The longest beginning of a sequence that all groups of layers have in the cache.
 
@@ -67,7 +67,7 @@ def find_prefix(
 
 
 def find_in_all(
-    sequence: Sequence, most: int, pool: BlockPool, windows: Windows
+    sequence: Scheduled, most: int, pool: BlockPool, windows: Windows
 ) -> tuple[int, list[list[int]]]:
     """How many full blocks all groups have, and the blocks that each group needs of them."""
     n_full = most
@@ -88,7 +88,7 @@ def find_in_all(
     return n_full, found
 
 
-def _find_from_start(sequence: Sequence, group: int, most: int, pool: BlockPool) -> list[int]:
+def _find_from_start(sequence: Scheduled, group: int, most: int, pool: BlockPool) -> list[int]:
     found: list[int] = []
     for index in range(most):
         block = pool.find(key_in_group(sequence.block_key(index), group))
@@ -99,7 +99,7 @@ def _find_from_start(sequence: Sequence, group: int, most: int, pool: BlockPool)
 
 
 def _find_in_window(
-    sequence: Sequence, group: int, most: int, pool: BlockPool, window: Window
+    sequence: Scheduled, group: int, most: int, pool: BlockPool, window: Window
 ) -> tuple[int, list[int]]:
     """Find the last full blocks that fill a window, from the end; earlier ones are not needed."""
     found: list[int] = []

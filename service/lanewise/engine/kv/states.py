@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lanewise.engine.base.block_pool import BlockPool, Key
 from lanewise.engine.base.config import SchedulerConfig
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.snapshots import Snapshots
 from lanewise.engine.base.step import Turn
 from lanewise.engine.base.window import Windows
@@ -60,18 +60,18 @@ class NoStates:
 
     def find_prefix(
         self,
-        sequence: Sequence,
+        sequence: Scheduled,
         pool: BlockPool,
         windows: Windows,
-        coming_blocks: Mapping[Key, Sequence],
+        coming_blocks: Mapping[Key, Scheduled],
     ) -> Prefix | None:
         """As ``prefix.find_prefix``."""
         return find_prefix(sequence, pool, windows, coming_blocks)
 
-    def begin(self, sequence: Sequence, prefix: Prefix) -> None:
+    def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """As ``States.begin``, and so are the others."""
 
-    def cut(self, sequence: Sequence, count: int) -> int:
+    def cut(self, sequence: Scheduled, count: int) -> int:
         return count
 
     def reach(self, turn: Turn, end: int) -> None:
@@ -83,10 +83,10 @@ class NoStates:
     def drop(self, turn: Turn) -> None:
         pass
 
-    def hide(self, sequence: Sequence) -> None:
+    def hide(self, sequence: Scheduled) -> None:
         pass
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Scheduled) -> None:
         pass
 
 
@@ -103,15 +103,15 @@ class States(NoStates):
         self.snapshots = snapshots
         self._every = every_blocks  # blocks between two in an answer
         self._every_of_prompt = max(every_blocks, PROMPT_BLOCKS)
-        self._plans: dict[Sequence, _Plan] = {}
-        self._coming: dict[Key, Sequence] = {}  # snapshots of prompts that are being computed
+        self._plans: dict[Scheduled, _Plan] = {}
+        self._coming: dict[Key, Scheduled] = {}  # snapshots of prompts that are being computed
 
     def find_prefix(
         self,
-        sequence: Sequence,
+        sequence: Scheduled,
         pool: BlockPool,
         windows: Windows,
-        coming_blocks: Mapping[Key, Sequence],
+        coming_blocks: Mapping[Key, Scheduled],
     ) -> Prefix | None:
         """As ``prefix.find_prefix``, where all groups have the blocks and there is a snapshot.
 
@@ -137,7 +137,7 @@ class States(NoStates):
         groups = [GroupPrefix(tuple(blocks)) for blocks in found]
         return Prefix(tuple(groups), n_full, n_alike=n_alike)
 
-    def begin(self, sequence: Sequence, prefix: Prefix) -> None:
+    def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """Restore the state with which a new sequence starts, and plan its snapshots."""
         first, sequence.n_accepted = prefix.n_full, 0
         if first:
@@ -160,7 +160,7 @@ class States(NoStates):
         for place in plan.stops:
             self._coming.setdefault(sequence.key_before(place), sequence)
 
-    def cut(self, sequence: Sequence, count: int) -> int:
+    def cut(self, sequence: Scheduled, count: int) -> int:
         """How many of its next ``count`` tokens a sequence runs before its state is copied."""
         here, stops = sequence.n_cached, self._plans[sequence].stops
         place = bisect_right(stops, here // BLOCK_TOKENS)
@@ -219,24 +219,24 @@ class States(NoStates):
             self.snapshots.drop(turn.snapshot)
             turn.snapshot = None
 
-    def hide(self, sequence: Sequence) -> None:
+    def hide(self, sequence: Scheduled) -> None:
         """Remove a sequence's snapshots, the one it started with included, from the index."""
         for index in range(sequence.n_known // BLOCK_TOKENS):
             self.snapshots.forget(sequence.block_key(index))
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Scheduled) -> None:
         """Forget a sequence that gives its row back."""
         for place in self._plans.pop(sequence).stops:
             self._forget_coming(sequence, sequence.key_before(place))
 
-    def _deepest(self, sequence: Sequence, n_full: int) -> int:
+    def _deepest(self, sequence: Scheduled, n_full: int) -> int:
         """The number of blocks, at most ``n_full``, at whose end the last snapshot is."""
         here = n_full
         while here and sequence.key_before(here) not in self.snapshots:
             here -= 1
         return here
 
-    def _can_add(self, leader: Sequence, place: int) -> bool:
+    def _can_add(self, leader: Scheduled, place: int) -> bool:
         """Add a cut for a running sequence unless it is further; returns whether it was added."""
         plan = self._plans.get(leader)
         if plan is None or leader.is_hidden or leader.n_cached >= place * BLOCK_TOKENS:
@@ -248,7 +248,7 @@ class States(NoStates):
         self._coming.setdefault(leader.key_before(place), leader)
         return True
 
-    def _forget_coming(self, sequence: Sequence, key: Key) -> None:
+    def _forget_coming(self, sequence: Scheduled, key: Key) -> None:
         if self._coming.get(key) is sequence:
             del self._coming[key]
 

@@ -6,19 +6,19 @@ and every sequence of a step waits for their sum.
 
 from collections.abc import Collection, Iterable
 
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 
 # Time that the grammars of one step may take together; a step that is longer allows as much time as
 # it takes itself. 64 sequences with ordinary grammars take less.
 STEP_S = 0.02
 
 
-def total_s(sequences: Iterable[Sequence]) -> float:
+def total_s(sequences: Iterable[Scheduled]) -> float:
     """The expected grammar time of these sequences' next tokens: what their last tokens took."""
     return sum([sequence.grammar_s for sequence in sequences])
 
 
-def held_back(decodes: Collection[Sequence], within_s: float) -> set[Sequence]:
+def held_back(decodes: Collection[Scheduled], within_s: float) -> set[Scheduled]:
     """Return which of these sequences, which all have a grammar, must draw in a later step.
 
     All have equal shares, and what light grammars leave goes to the heavier ones: a light grammar

@@ -8,7 +8,7 @@ steps says how much faster or slower the machine is just now.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -157,7 +157,7 @@ class SizeCost:
             self._fit = (float(base), float(per_row), float(per_pair))
             self._bend(averages)
 
-    def _bend(self, averages: Items[_Average]) -> None:
+    def _bend(self, averages: Sequence[_Average]) -> None:
         """Store the line's error for each number of rows; large ones only if seen often."""
         seen: Counter[int] = Counter()
         errors: dict[int, list[float]] = {}

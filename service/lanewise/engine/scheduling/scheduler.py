@@ -1,12 +1,11 @@
 """Decides how many tokens of each sequence the next step runs; knows token ids and no text."""
 
 from bisect import insort_right
-from collections.abc import Collection
-from collections.abc import Sequence as Items
+from collections.abc import Collection, Sequence
 
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.step import Budget, Copies, Step, Turn, by_adapter
 from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
@@ -62,18 +61,18 @@ class Scheduler:
         )
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
-        self.running: list[Sequence] = []  # by priority, then in the order they were admitted
+        self.running: list[Scheduled] = []  # by priority, then in the order they were admitted
         # Preemption in favour of a waiting sequence is considered when a sequence came or left, and
         # every few steps.
         self._has_changed, self._look_again_at = False, 0
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Scheduled) -> None:
         """Put a new sequence into the queue."""
         self._has_changed = True
         self._shares.enter(sequence)
         self.waiting.add(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: Scheduled) -> None:
         """Remove a sequence in any state, and free its blocks."""
         if sequence.state is State.RUNNING:
             self.running.remove(sequence)
@@ -97,7 +96,7 @@ class Scheduler:
         if self._suspects and (suspect := self._suspects.next_alone(self.running)):
             return self._step_of(suspect, preempted)
         admitted, gave_way = ([], []) if preempted else self._admit_by_right()
-        prompts: list[Sequence] = []
+        prompts: list[Scheduled] = []
         held = self._held_back()
         for sequence in self.running:
             if not sequence.is_decoding:
@@ -120,7 +119,7 @@ class Scheduler:
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
 
-    def _held_back(self) -> Collection[Sequence]:
+    def _held_back(self) -> Collection[Scheduled]:
         """Decoding sequences that this step leaves out, as their grammars would take too long."""
         constrained = [one for one in self.running if one.grammar_s and one.is_decoding]
         if total_s(constrained) <= STEP_S:
@@ -134,7 +133,7 @@ class Scheduler:
             within_s = max(within_s, self._pacer.cost.seconds(work))
         return held_back(constrained, within_s)
 
-    def _pace(self, budget: Budget, sequence: Sequence) -> None:
+    def _pace(self, budget: Budget, sequence: Scheduled) -> None:
         """Set the budget for a prompt after others: each of its tokens attends to all before it."""
         turns = budget.turns
         if self._pacer is None or len(turns) == budget.n_decodes:
@@ -144,14 +143,14 @@ class Scheduler:
         context = self._windows.seen(sequence.n_cached)
         budget.leave(self._pacer.spare_tokens(decodes, context, beside))
 
-    def _step_of(self, sequence: Sequence, preempted: list[Sequence]) -> Step:
+    def _step_of(self, sequence: Scheduled, preempted: list[Scheduled]) -> Step:
         """A step of one sequence alone."""
         config = self._config
         budget = Budget(config.max_step_tokens, config.max_step_logits, self.states.cut)
         budget.spend_on(sequence)
         return Step(budget.turns, preempted)
 
-    def _cut(self, sequence: Sequence, count: int) -> int:
+    def _cut(self, sequence: Scheduled, count: int) -> int:
         """How many of its next ``count`` tokens a sequence with a state may run in this step."""
         if self._suspects:
             count = self._suspects.cut(sequence, count)
@@ -242,7 +241,7 @@ class Scheduler:
             sequence.n_accepted = turn.n_told
             self.states.drop(turn)
 
-    def lose_states(self, turns: Items[Turn], *, failed: bool) -> None:
+    def lose_states(self, turns: Sequence[Turn], *, failed: bool) -> None:
         """Preempt a step's sequences, whose states are spoiled, to compute them again.
 
         If the step ``failed``, the tokens that it ran for each sequence then run alone. No other
@@ -256,7 +255,7 @@ class Scheduler:
             self._preempt(sequence)
         self._has_changed = True
 
-    def record(self, step: Step, results: Items[Items[Sampled]]) -> None:
+    def record(self, step: Step, results: Sequence[Sequence[Sampled]]) -> None:
         """Note that a step has run: append the drawn tokens to their sequences.
 
         ``results`` come from ``batching.results_of``. A step begun ahead has reserved a place for
@@ -293,7 +292,7 @@ class Scheduler:
         sequence.n_counted = max(sequence.n_counted, end + turn.ends_in_draw)
         self._shares.note(sequence, of_prompt, 1 + turn.n_accepted if turn.ends_in_draw else 0)
 
-    def _has_left(self, sequence: Sequence) -> bool:
+    def _has_left(self, sequence: Scheduled) -> bool:
         """Note that one step fewer runs with a sequence; returns whether the sequence has ended."""
         sequence.n_ahead -= 1
         if sequence.state is not State.FINISHED:
@@ -302,16 +301,16 @@ class Scheduler:
             self.blocks.release(sequence)
         return True
 
-    def work_of(self, turns: Items[Turn]) -> Work:
+    def work_of(self, turns: Sequence[Turn]) -> Work:
         """The size of a step with these turns."""
         work, widest = Work(), self._windows.widest
         for turn in turns:
             work.add(turn.count + len(turn.draft), turn.sequence.n_cached, widest)
         return work
 
-    def _make_room(self) -> list[Sequence]:
+    def _make_room(self) -> list[Scheduled]:
         """Give running sequences the blocks they may need; preempt the last ones if need be."""
-        preempted: list[Sequence] = []
+        preempted: list[Scheduled] = []
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -325,13 +324,13 @@ class Scheduler:
                 self._preempt(self.running[-1])
         return preempted
 
-    def _admit_by_right(self) -> tuple[list[Sequence], list[Sequence]]:
+    def _admit_by_right(self) -> tuple[list[Scheduled], list[Scheduled]]:
         """Start waiting sequences for which others, with more than their share, must be preempted.
 
         Returns the sequences started and the sequences preempted.
         """
-        admitted: list[Sequence] = []
-        gave_way: list[Sequence] = []
+        admitted: list[Scheduled] = []
+        gave_way: list[Scheduled] = []
         if any(one.n_ahead for one in self.running):
             return admitted, gave_way
         while len(admitted) < MAX_BY_RIGHT and (found := self._next_by_right()):
@@ -346,7 +345,7 @@ class Scheduler:
             self._has_changed = True
         return admitted, gave_way
 
-    def _next_by_right(self) -> tuple[Sequence, list[Sequence]] | None:
+    def _next_by_right(self) -> tuple[Scheduled, list[Scheduled]] | None:
         """A waiting sequence with a right to start, and the ones that give way to it; or None."""
         n_steps = self._shares.n_steps
         if not self.waiting or (not self._has_changed and n_steps < self._look_again_at):
@@ -361,8 +360,8 @@ class Scheduler:
         self._look_again_at = n_steps + STEPS_OF_RIGHT
         return None
 
-    def _who_gives_way(self, sequence: Sequence, prefix: Prefix) -> list[Sequence]:
-        victims: list[Sequence] = []
+    def _who_gives_way(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
+        victims: list[Scheduled] = []
         running = self.running
         if not self.blocks.free_rows:
             victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
@@ -377,7 +376,7 @@ class Scheduler:
             victims = victims + more if more else []
         return victims
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Scheduled) -> None:
         self.running.remove(sequence)
         self.blocks.release(sequence)
         sequence.state = State.WAITING
@@ -385,10 +384,10 @@ class Scheduler:
         sequence.n_preempted += 1
         self.waiting.put_back(sequence)
 
-    def _admit(self, budget: Budget, before: Rank | None = None) -> list[Sequence]:
+    def _admit(self, budget: Budget, before: Rank | None = None) -> list[Scheduled]:
         """Start waiting sequences while there is room; only those that rank before ``before``."""
-        admitted: list[Sequence] = []
-        passed: list[Sequence] = []
+        admitted: list[Scheduled] = []
+        passed: list[Scheduled] = []
         # A finished sequence keeps its row while a step with it runs.
         while self.waiting and self.blocks.free_rows and budget.is_left:
             sequence = self.waiting.pop(self.running)
@@ -412,7 +411,7 @@ class Scheduler:
             self.waiting.put_back(sequence)
         return admitted
 
-    def _start(self, sequence: Sequence, prefix: Prefix) -> None:
+    def _start(self, sequence: Scheduled, prefix: Prefix) -> None:
         self._shares.note_started(sequence)
         self.blocks.begin(sequence, prefix)
         sequence.n_admitted = len(sequence.tokens)
@@ -422,5 +421,5 @@ class Scheduler:
         insort_right(self.running, sequence, key=_priority)
 
 
-def _priority(sequence: Sequence) -> int:
+def _priority(sequence: Scheduled) -> int:
     return sequence.request.priority

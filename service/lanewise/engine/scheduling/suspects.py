@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Turn
 
 
@@ -13,7 +13,7 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._spans: dict[Sequence, tuple[int, int]] = {}  # positions that run alone
+        self._spans: dict[Scheduled, tuple[int, int]] = {}  # positions that run alone
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -27,12 +27,12 @@ class Suspects:
                 first, end = min(first, known[0]), max(end, known[1])
             self._spans[turn.sequence] = first, end
 
-    def cut(self, sequence: Sequence, count: int) -> int:
+    def cut(self, sequence: Scheduled, count: int) -> int:
         """How many of its next ``count`` tokens a sequence may run beside others; may be 0."""
         span = self._spans.get(sequence)
         return count if span is None else max(0, min(count, span[0] - sequence.n_cached))
 
-    def next_alone(self, running: Iterable[Sequence]) -> Sequence | None:
+    def next_alone(self, running: Iterable[Scheduled]) -> Scheduled | None:
         """The sequence that must run alone now, or None."""
         for sequence in running:
             span = self._spans.get(sequence)
@@ -40,12 +40,12 @@ class Suspects:
                 return sequence
         return None
 
-    def note_computed(self, sequence: Sequence, end: int) -> None:
+    def note_computed(self, sequence: Scheduled, end: int) -> None:
         """Note that a sequence is computed up to ``end``."""
         span = self._spans.get(sequence)
         if span is not None and end >= span[1]:
             del self._spans[sequence]
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Scheduled) -> None:
         """Forget a sequence that has ended."""
         self._spans.pop(sequence, None)

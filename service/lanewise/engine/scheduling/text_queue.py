@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Items
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +19,12 @@ Floats = NDArray[np.float32]
 class EncodingRequest:
     """The texts of one request as token ids, special tokens included."""
 
-    texts: Items[Ids]
-    types: Items[Ids] | None = None  # token types; None: all 0
+    texts: Sequence[Ids]
+    types: Sequence[Ids] | None = None  # token types; None: all 0
     pooling: str | None = None  # mean, cls, last, or none for a row per token; None: the model's
     normalize: bool | None = None  # None: as the model's files say
     client: int = 0
-    seen: Items[int] | None = None  # attended first tokens of each text; None: all
+    seen: Sequence[int] | None = None  # attended first tokens of each text; None: all
 
     @property
     def mode(self) -> tuple[Any, ...]:

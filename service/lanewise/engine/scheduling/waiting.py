@@ -1,11 +1,10 @@
 """Which request runs next: by priority, then clients in turn, then short requests first."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
-from collections.abc import Sequence as Items
+from collections.abc import Iterator, Sequence
 from itertools import count
 
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 
 OUTPUT_WEIGHT = 2  # cost of an answer's token in prompt tokens, which share a step
 MAX_SAVED = 1024
@@ -30,7 +29,7 @@ class Shares:
         self._left_at: dict[int, int] = {}  # the step before which a client ran out of sequences
         self._arrivals = count()
 
-    def enter(self, sequence: Sequence) -> None:
+    def enter(self, sequence: Scheduled) -> None:
         """Note a new sequence; tag it with the count at which its prompt would be done."""
         client = sequence.request.client
         if not self._n_sequences[client]:
@@ -47,18 +46,18 @@ class Shares:
         """Note that a step is planned."""
         self.n_steps += 1
 
-    def note_started(self, sequence: Sequence) -> None:
+    def note_started(self, sequence: Scheduled) -> None:
         """Note that a waiting sequence has started."""
         self._floor = max(self._floor, self._computed[sequence.request.client])
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Scheduled) -> None:
         """Note that a sequence has ended."""
         client = sequence.request.client
         self._n_sequences[client] -= 1
         if not self._n_sequences[client]:
             self._left_at[client] = self.n_steps
 
-    def note(self, sequence: Sequence, n_prompt: int, n_drawn: int) -> None:
+    def note(self, sequence: Scheduled, n_prompt: int, n_drawn: int) -> None:
         """Count computed prompt tokens and drawn answer tokens for a sequence's client."""
         self._computed[sequence.request.client] += n_prompt + OUTPUT_WEIGHT * n_drawn
 
@@ -66,7 +65,7 @@ class Shares:
         """The count of a client that has sequences."""
         return self._computed[client]
 
-    def rank(self, sequence: Sequence) -> Rank:
+    def rank(self, sequence: Scheduled) -> Rank:
         """The order of prompts in a step: the smallest comes first."""
         request = sequence.request
         return request.priority, self._computed[request.client], sequence.tag
@@ -83,35 +82,35 @@ class WaitingQueue:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         # By priority, then client, then request.
-        self._lines: dict[int, dict[int, dict[object, deque[Sequence]]]] = {}
+        self._lines: dict[int, dict[int, dict[object, deque[Scheduled]]]] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Scheduled]:
         """All of them by priority, then client by client and request by request."""
         for priority in sorted(self._lines):
             for groups in self._lines[priority].values():
                 for line in groups.values():
                     yield from line
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Scheduled) -> None:
         """Put a new sequence after the others of its request."""
         self._line(sequence).append(sequence)
         self._size += 1
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: Scheduled) -> None:
         """Put a sequence that was popped back before the others of its request."""
         self._line(sequence).appendleft(sequence)
         self._size += 1
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Scheduled) -> None:
         """Remove a sequence from anywhere in the queue."""
         self._line(sequence).remove(sequence)
         self._drop_if_empty(sequence)
 
-    def pop(self, running: Items[Sequence]) -> Sequence:
+    def pop(self, running: Sequence[Scheduled]) -> Scheduled:
         """Remove and return the next sequence, given the running ones."""
         clients = self._lines[min(self._lines)]
         client = next(iter(clients))
@@ -129,12 +128,12 @@ class WaitingQueue:
         self._drop_if_empty(sequence)
         return sequence
 
-    def _line(self, sequence: Sequence) -> deque[Sequence]:
+    def _line(self, sequence: Scheduled) -> deque[Scheduled]:
         clients = self._lines.setdefault(sequence.request.priority, {})
         groups = clients.setdefault(sequence.request.client, {})
         return groups.setdefault(sequence.group, deque())
 
-    def _drop_if_empty(self, sequence: Sequence) -> None:
+    def _drop_if_empty(self, sequence: Scheduled) -> None:
         self._size -= 1
         clients = self._lines[sequence.request.priority]
         groups = clients[sequence.request.client]
@@ -146,18 +145,18 @@ class WaitingQueue:
                     del self._lines[sequence.request.priority]
 
 
-def _order(sequence: Sequence, n_running: Counter[object]) -> tuple[int, bool, Tag]:
+def _order(sequence: Scheduled, n_running: Counter[object]) -> tuple[int, bool, Tag]:
     """The order of sequences: a preempted one has run before and comes back first."""
     return n_running[sequence.group], sequence.n_preempted == 0, sequence.tag
 
 
 def who_gives_way(
-    newcomer: Sequence,
-    running: Items[Sequence],
-    sizes: Items[int],
+    newcomer: Scheduled,
+    running: Sequence[Scheduled],
+    sizes: Sequence[int],
     wanted: int,
     shares: Shares,
-) -> list[Sequence]:
+) -> list[Scheduled]:
     """Running sequences that give way to a newcomer that lacks ``wanted``; empty if none must.
 
     ``sizes`` is what each running sequence holds of the missing thing: places or blocks. The
@@ -172,7 +171,7 @@ def who_gives_way(
         held[one.request.client] += size
         held[one.group] += size
 
-    def claim(one: Sequence, size: int) -> tuple[bool, int]:
+    def claim(one: Scheduled, size: int) -> tuple[bool, int]:
         """How strong the newcomer's claim to a sequence's share is; (_, 0) if there is none."""
         other = one.request.client != client
         holder = one.request.client if other else one.group
@@ -185,7 +184,7 @@ def who_gives_way(
         for one, size in list(zip(running, sizes, strict=True))[:0:-1]
         if size and one.request.priority >= newcomer.request.priority
     ]
-    chosen: list[Sequence] = []
+    chosen: list[Scheduled] = []
     while wanted > 0:
         one, size = max(left, key=lambda held_by: claim(*held_by), default=(newcomer, 0))
         if not size or not claim(one, size)[1]:

@@ -7,13 +7,12 @@ its inputs are known but the tokens still being drawn, which the library fills i
 token ends an answer, its row of the next step is computed in vain.
 """
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.engine.base.runner import AheadRunner
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Copies, Step
 from lanewise.engine.scheduling.pacing import Work
 from lanewise.engine.steps.tracking import Job
@@ -33,7 +32,7 @@ class StepInFlight:
     work: Work
     began: float  # the earliest time at which it can have begun
     expected_s: float  # predicted duration; 0 = unknown
-    adapters: Items[LoadedAdapter]  # held until the step has run, even if requests are cancelled
+    adapters: Sequence[LoadedAdapter]  # held until the step has run, even if requests are cancelled
     copies: Copies  # made by this step
 
     def let_go(self) -> None:
@@ -56,7 +55,7 @@ def keep_adapters(step: Step) -> list[LoadedAdapter]:
     return list(adapters)
 
 
-def can_run_ahead(step: Step, jobs: Mapping[Sequence, Job]) -> bool:
+def can_run_ahead(step: Step, jobs: Mapping[Scheduled, Job]) -> bool:
     """Whether the step needs no more of the tokens still to be drawn than the library fills in.
 
     Grammars and scores of prompts need these tokens in Python, before the step begins.

@@ -1,12 +1,11 @@
 """Turns a step into the arrays that the model reads, and the draws that follow."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Copies, Step, Turn
 from lanewise.engine.steps.tracking import Job
 from lanewise.runtime import Adapter, Batch, Draw, Sampled
@@ -15,7 +14,7 @@ from lanewise.runtime import Adapter, Batch, Draw, Sampled
 def make_batch(
     step: Step,
     block_tables: NDArray[np.uint32],
-    jobs: Mapping[Sequence, Job],
+    jobs: Mapping[Scheduled, Job],
     copies: Copies,
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
@@ -60,7 +59,7 @@ def make_batch(
         logit_rows=logit_rows,
         table_rows=table_rows,
         adapters=_adapters_of(step),
-        copies=copies.blocks,
+        block_copies=copies.blocks,
         state_copies=copies.states,
         guesses=guesses if any(guesses) else None,
         accepted=accepted if any(accepted) else None,
@@ -76,13 +75,13 @@ def _adapters_of(step: Step) -> list[Adapter | None] | None:
     return [None if adapter is None else adapter.weights for adapter in adapters]
 
 
-def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
+def results_of(step: Step, sampled: Sequence[Sampled]) -> list[Sequence[Sampled]]:
     """The results of each turn: scores of prompt tokens, then tokens of the answer, in order.
 
     A turn has several answer tokens when guesses came true. If a draw failed, the turn's results
     end before it and ``turn.error`` is set.
     """
-    results: list[Items[Sampled]] = []
+    results: list[Sequence[Sampled]] = []
     first = 0
     for turn in step.turns:
         end = first + len(turn.scored) + turn.ends_in_draw + len(turn.draft)
@@ -98,7 +97,7 @@ def results_of(step: Step, sampled: Items[Sampled]) -> list[Items[Sampled]]:
     return results
 
 
-def _that_hold(turn: Turn, drawn: Items[Sampled]) -> Items[Sampled]:
+def _that_hold(turn: Turn, drawn: Sequence[Sampled]) -> Sequence[Sampled]:
     """The tokens drawn, up to the first that failed, differs from the guess or ends the answer."""
     stops = turn.sequence.request.params.stop_token_ids
     for count, (one, guessed) in enumerate(zip(drawn, turn.draft, strict=False), start=1):

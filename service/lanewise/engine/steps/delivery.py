@@ -3,8 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lanewise.engine.base.stream import TokenOutput
@@ -17,8 +16,8 @@ Callback = Callable[..., None]
 Call = tuple[Callback, tuple[Any, ...]]
 
 
-def deliver(
-    job: Job, drawn: Items[Sampled | None], prompt_scores: Items[Sampled], reason: str | None
+def give_outputs(
+    job: Job, drawn: Sequence[Sampled | None], prompt_scores: Sequence[Sampled], reason: str | None
 ) -> None:
     """Give one sequence its outputs of a step; runs on the event loop.
 
@@ -55,6 +54,6 @@ class Outbox:
         self._loops.clear()
 
 
-def _make(calls: Items[Call]) -> None:
+def _make(calls: Sequence[Call]) -> None:
     for callback, arguments in calls:
         callback(*arguments)

@@ -1,7 +1,7 @@
 """Turns the sequences of a request into jobs: the sampler, grammar and guesser of each."""
 
 import time
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from itertools import repeat
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.request import GenerationRequest
-from lanewise.engine.base.sequence import Sequence
+from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.constraint import Constraint
 from lanewise.engine.drawing.sampling import Sampler, allowed_mask
 from lanewise.engine.guessing.speculation import Speculator
@@ -30,7 +30,7 @@ class JobMaker:
             self._vocab_mask = allowed_mask(config.vocab_size, used)
 
     @staticmethod
-    def work(requests: Items[GenerationRequest]) -> int:
+    def work(requests: Sequence[GenerationRequest]) -> int:
         """Roughly how many numbers are copied to make the jobs of these requests."""
         work = 0
         for request in requests:
@@ -40,7 +40,7 @@ class JobMaker:
             work += A_GRAMMAR if request.grammar is not None else 0
         return work + len(requests[0].params.allowed_token_ids or ()) if requests else 0
 
-    def make(self, requests: Items[GenerationRequest]) -> JobGroup:
+    def make(self, requests: Sequence[GenerationRequest]) -> JobGroup:
         """The jobs of one request's sequences; ValueError if one could never be run."""
         if not requests:
             raise ValueError("a request without sequences cannot be run")
@@ -53,7 +53,7 @@ class JobMaker:
             total = len(request.prompt) + request.params.max_tokens
             if not request.prompt or total > self._config.max_model_len:
                 raise ValueError(f"a request of {total} tokens cannot be run")
-            sequence = Sequence(request)
+            sequence = Scheduled(request)
             sequence.group, sequence.n_before = group, n_before
             n_before += sequence.n_prompt
             if request.params is not params:
@@ -66,7 +66,7 @@ class JobMaker:
         return group
 
     def _sampler(
-        self, request: GenerationRequest, sequence: Sequence, mask: NDArray[np.uint32] | None
+        self, request: GenerationRequest, sequence: Scheduled, mask: NDArray[np.uint32] | None
     ) -> Sampler:
         """How its tokens are drawn; what its grammar forces at the beginning is appended."""
         params = request.params
@@ -77,7 +77,7 @@ class JobMaker:
             sequence.is_complete = constraint.finished
         return Sampler(params, request.choice, len(request.prompt), mask, constraint)
 
-    def _mask(self, allowed: Items[int] | None) -> NDArray[np.uint32] | None:
+    def _mask(self, allowed: Sequence[int] | None) -> NDArray[np.uint32] | None:
         if allowed is None:
             return self._vocab_mask
         mask = allowed_mask(self._config.vocab_size, allowed)

@@ -2,12 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lanewise.engine.base.runner import AheadRunner, ModelRunner
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.step import Step
 from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.guessing.speculation import Guesser, Guesses, Speculator
@@ -27,8 +26,8 @@ class StepEvents:
     """Callbacks about steps, on the engine's thread."""
 
     planned: Callable[[Step], None]
-    completed: Callable[[Step, Items[Items[Sampled]]], None]  # with each turn's results
-    failed: Callable[[list[Sequence], Exception], None]  # these sequences failed alone in a step
+    completed: Callable[[Step, Sequence[Sequence[Sampled]]], None]  # with each turn's results
+    failed: Callable[[list[Scheduled], Exception], None]  # these sequences failed alone in a step
     before_waiting: Callable[[], None]  # the model is about to run, or runs, for a while
 
 
@@ -39,7 +38,7 @@ class Stepper:
         self,
         runner: ModelRunner,
         scheduler: Scheduler,
-        jobs: Mapping[Sequence, Job],
+        jobs: Mapping[Scheduled, Job],
         tally: Tally,
         events: StepEvents,
         *,
@@ -230,7 +229,7 @@ class Stepper:
             for n_guessed, n_accepted in self._speculator.learn(guesses, n_rows, seconds):
                 self._tally.note_draft(n_guessed, n_accepted)
 
-    def _note_run(self, step: Step, results: Items[Items[Sampled]]) -> None:
+    def _note_run(self, step: Step, results: Sequence[Sequence[Sampled]]) -> None:
         self._scheduler.record(step, results)
         self._events.completed(step, results)
 
@@ -251,7 +250,7 @@ class Stepper:
                 turn.draft = ()
                 self._run(Step([turn]), time.perf_counter())
 
-    def _compute(self, step: Step) -> tuple[list[Items[Sampled]], int]:
+    def _compute(self, step: Step) -> tuple[list[Sequence[Sampled]], int]:
         """The results of a step for each turn, and the rows that it ran."""
         tables = self._scheduler.blocks.tables
         copies, copied = self._scheduler.take_copies(), False
@@ -287,7 +286,7 @@ class Stepper:
             self._pacer.cost.learn(self._scheduler.work_of(step.turns), self._last_s)
         return results_of(step, sampled), len(batch.token_ids)
 
-    def _guesser_of(self, sequence: Sequence) -> Guesser | None:
+    def _guesser_of(self, sequence: Scheduled) -> Guesser | None:
         job = self._jobs.get(sequence)
         return None if job is None else job.guesser
 

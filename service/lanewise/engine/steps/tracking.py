@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lanewise.engine.base.adapters import LoadedAdapter
-from lanewise.engine.base.sequence import Sequence, State
+from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.stream import RequestStream
 from lanewise.engine.drawing.sampling import Sampler
 from lanewise.engine.guessing.speculation import Guesser
@@ -43,7 +43,7 @@ class Job:
 
     group: JobGroup
     index: int
-    sequence: Sequence
+    sequence: Scheduled
     sampler: Sampler
     arrived: float
     guesser: Guesser | None = None

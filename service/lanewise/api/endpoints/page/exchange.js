@@ -3,12 +3,32 @@
 import { newId } from "./store.js";
 
 const FORMAT = "lanewise.conversations.1";
-const ROLES = { chat: ["user", "assistant"], completion: ["prompt", "completion"] };
+const HEADS = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation", tool: "Result" };
+const ROLES = { chat: ["user", "assistant", "tool"], completion: ["prompt", "completion"] };
 
 export function exported(conversations, turns) {
   const byConversation = Map.groupBy(turns, (turn) => turn.conversation);
   const list = conversations.map((record) => ({ ...record, turns: byConversation.get(record.id) ?? [] }));
   return `${JSON.stringify({ format: FORMAT, conversations: list }, null, 1)}\n`;
+}
+
+/** A conversation as it is shown, as Markdown. */
+export function asMarkdown(record, turns) {
+  const byId = new Map(turns.map((turn) => [turn.id, turn]));
+  const path = [];
+  for (let turn = byId.get(record.leaf); turn; turn = byId.get(turn.parent)) path.unshift(turn);
+  const parts = path.map((turn) => {
+    const calls = (turn.calls ?? []).map((call) => `Calls \`${call.name}\`:\n\n${fenced(call.arguments)}`);
+    return [`## ${turn.tool ? `Result of ${turn.tool}` : HEADS[turn.role]}`, turn.content, ...calls].filter(Boolean).join("\n\n");
+  });
+  return `${[`# ${record.title}`, ...parts].join("\n\n")}\n`;
+}
+
+/** A block of code that no line of a text ends. */
+export function fenced(text, language = "") {
+  const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((run) => run.length));
+  const fence = "`".repeat(longest + 1);
+  return `${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
 }
 
 /** The conversations of a file, each with its turns; an Error says what is wrong with it. */
@@ -49,7 +69,9 @@ function taken(one, where) {
 /** What not every turn has. */
 function rest(turn, at) {
   const found = {};
-  for (const name of ["reasoning", "error"]) {
+  const names = turn.role === "tool" ? ["call", "tool"] : ["reasoning", "error"];
+  for (const name of turn.role === "tool" ? names : []) demand(typeof turn[name] === "string", `${at}.${name}`, "a text");
+  for (const name of names) {
     if (turn[name] === undefined || turn[name] === null) continue;
     demand(typeof turn[name] === "string", `${at}.${name}`, "a text");
     found[name] = turn[name];
@@ -62,7 +84,9 @@ function rest(turn, at) {
   if (turn.calls) {
     const isCall = (call) => typeof call?.name === "string" && typeof call.arguments === "string";
     demand(Array.isArray(turn.calls) && turn.calls.every(isCall), `${at}.calls`, "a list of names with arguments");
-    found.calls = turn.calls.map((call) => ({ name: call.name, arguments: call.arguments }));
+    found.calls = turn.calls.map((call, index) => ({
+      id: typeof call.id === "string" ? call.id : `call_${index}`, name: call.name, arguments: call.arguments,
+    }));
   }
   return found;
 }

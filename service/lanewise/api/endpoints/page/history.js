@@ -1,6 +1,6 @@
 // The list of conversations: opening, finding, renaming, removing with a way back, and as a file.
 
-import { exported, imported } from "./exchange.js";
+import { asMarkdown, exported, imported } from "./exchange.js";
 import { conversations, remove, turnsOf, write } from "./store.js";
 
 const byId = (id) => document.getElementById(id);
@@ -14,6 +14,14 @@ function button(text, label, onClick) {
   return element;
 }
 
+function download(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 export class History {
   /** ``open`` shows a conversation, ``removed`` and ``renamed`` are told of it, ``openId`` gives what is shown. */
   constructor({ open, removed, renamed, openId }) {
@@ -23,6 +31,7 @@ export class History {
     byId("history-search").addEventListener("input", () => this.show());
     byId("history-undo").addEventListener("click", () => this.#undo());
     byId("history-export").addEventListener("click", () => this.#export());
+    byId("history-markdown").addEventListener("click", () => this.#exportShown());
     byId("history-import").addEventListener("click", () => byId("history-file").click());
     byId("history-file").addEventListener("change", () => this.#import());
   }
@@ -111,12 +120,16 @@ export class History {
 
   async #export() {
     await this.#change(async () => {
-      const text = exported(await conversations(), await turnsOf());
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-      link.download = "lanewise-conversations.json";
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      download("lanewise-conversations.json", "application/json", exported(await conversations(), await turnsOf()));
+    });
+  }
+
+  async #exportShown() {
+    await this.#change(async () => {
+      const record = (await conversations()).find((one) => one.id === this.openId());
+      if (!record) throw new Error("No conversation is open.");
+      const name = record.title.replaceAll(/[^\p{L}\p{N}]+/gu, "-").replaceAll(/^-|-$/g, "") || "conversation";
+      download(`${name}.md`, "text/markdown", asMarkdown(record, await turnsOf(record.id)));
     });
   }
 
