@@ -69,7 +69,7 @@ def vendored_components(package: Path) -> list[dict[str, Any]]:
                 "version": one["version"],
                 "purl": url,
                 "licenses": [{"license": {"id": one["license"]}}],
-                "hashes": [{"alg": "SHA-256", "content": one["sha256"]}],
+                "hashes": [{"alg": "SHA-256", "content": file["sha256"]} for file in one["files"]],
             }
         )
     return components

@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_no_half_environment(tmp_path):
         "import pathlib, time; pathlib.Path('venv').mkdir(); "
         f"pathlib.Path({str(began)!r}).touch(); time.sleep(60)"
     )
-    script = f'[ "$1" != -m ] || exec {sys.executable} -c "{code}"'
+    script = f'[ "$1" != -m ] || exec "{sys.executable}" -c "{code}"'
     python = write_program(tmp_path / "python", script)
     status, _ = interrupt([ROOT / ".ci/create_venv.sh", python, "venv"], began)
     assert status != 0

@@ -79,6 +79,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "N,…": "5,6",
         "TEXT": "x",
         "TEXT,…": "a,b",
+        "URL,…": "http://a/b,https://c",
         "NAME=PATH,…": "a=b,c=/d/e=f",
         "NAME,…": "q4_0",
         "NAME or PART=NAME,…": "head=q4_0",
@@ -101,6 +102,14 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
 def test_overrides_are_keys_that_are_known(text):
     with pytest.raises(SettingsError, match=r"accepted: a JSON object with some of architectures"):
         parse(["--hf-overrides", text])
+
+
+@pytest.mark.parametrize(
+    "text", ["tools.example", "file:///a", "http://", "http://a/ b", "http://a;b", "https://a'b"]
+)
+def test_web_addresses_are_whole_and_plain(text):
+    with pytest.raises(SettingsError, match=r"accepted: one or more of http://… or https://…"):
+        parse(["--mcp-servers", text])
 
 
 def test_lists_come_from_commas_repeated_flags_and_yaml_lists(config):

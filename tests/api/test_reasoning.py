@@ -1,11 +1,14 @@
 """Reasoning, content and calls of the families that tell them apart, over a socket."""
 
+import json
 from dataclasses import replace
 
+import httpx
 import openai
 import pytest
 
 from lanewise.text.answers.harmony import TOKENS
+from lanewise.text.chat_template import ChatTemplate
 from toy_server import CONFIG, toy_server
 
 CHAT = "/v1/chat/completions"
@@ -110,6 +113,47 @@ def test_reasoning_has_a_budget(sdk, template):
         if more:
             assert content.isdigit()
             assert len(content) == 3
+
+
+def test_its_client_ends_reasoning_while_it_is_written():
+    keys = {"authorization": "Bearer first"}, {"authorization": "Bearer second"}
+    with toy_server(
+        api_keys=("first", "second"), chat_template=ChatTemplate({"default": THINK})
+    ) as server:
+        body = {"messages": HELLO, "max_tokens": 300, "seed": 3, "temperature": 1.5}
+        body |= {"chat_template_kwargs": {"begun": "<think>"}, "stream": True}
+
+        def control(answer, key):
+            ask = {"id": answer, "action": "reasoning_end"}
+            with httpx.Client(base_url=server.url, headers=key) as client:
+                return client.post(f"{CHAT}/control", json=ask).json()
+
+        def content(**more):
+            """What the answer says after its reasoning is ended behind the first bit of it."""
+            said, ended = "", False
+            with (
+                httpx.Client(base_url=server.url, headers=keys[0]) as client,
+                client.stream("POST", CHAT, json=body | more) as stream,
+            ):
+                for line in stream.iter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    chunk = json.loads(line.removeprefix("data: "))
+                    delta = chunk["choices"][0]["delta"]
+                    said += delta.get("content") or ""
+                    if delta.get("reasoning") and not ended:
+                        assert not control(chunk["id"], keys[1])["success"]
+                        ended = control(chunk["id"], keys[0])["success"]
+                        server.runner.delay_s = 0.0
+                        assert ended == ("reasoning_control" in more)
+            over = control(chunk["id"], keys[0])
+            assert not over["success"]
+            assert "reasoning_control" in over["message"]
+            return said
+
+        assert not content(max_tokens=40)
+        server.runner.delay_s = 0.01  # of a step: 300 of them before the client has spoken
+        assert content(reasoning_control=True)
 
 
 def test_the_effort_is_the_templates(client, server, template):

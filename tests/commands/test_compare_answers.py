@@ -20,7 +20,11 @@ from lanewise_quantizer.text import HELD_OUT, PROMPTS, documents, plain_text
 native = pytest.mark.usefixtures("library")
 QUICK = ["--tokens", "64", "--prefill", "0", "--decode", "0", "--threads", "1", "--json"]
 # lm-eval as it is used here: it asks the server for what it needs and writes a file of results.
-STUB = """#!{python}
+# A shell begins it: Python's path may have spaces.
+STUB = """#!/bin/sh
+''':'
+exec "{python}" "$0" "$@"
+'''
 import argparse, json, os, sys, urllib.request
 from pathlib import Path
 

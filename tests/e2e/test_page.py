@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -294,6 +295,23 @@ def test_the_reference_has_every_endpoint_and_field(seen, url):
         assert all(field in article for field in schema.get("properties", ()))
     page.get_by_role("link", name="CompletionRequest").first.click()
     expect(page.locator("#schema-CompletionRequest")).to_be_in_viewport()
+
+
+def test_how_far_the_prompt_is_read_and_how_full_the_context_is(browser):
+    config = replace(CONFIG, max_step_tokens=16, max_step_logits=16)
+    with toy_server(config) as server, visit(browser, server.url) as seen:
+        page = seen.page
+        page.fill("[name=max_tokens]", "5")
+        server.runner.delay_s = 0.2  # of a step of sixteen tokens
+        seen.send("a b c d e f g h i j k l m n o p " * 4)
+        told = page.locator(".turn.assistant .info")
+        expect(told).to_have_text(re.compile(r"Reading the prompt: \d+ of \d+ tokens"))
+        server.runner.delay_s = 0.0
+        seen.wait_for_answer()
+        expect(told).to_be_empty()
+        numbers = seen.numbers()
+        used = int(numbers["Prompt"].split()[0]) + 5
+        assert numbers["Context"].startswith(f"{used} of {CONFIG.max_model_len} tokens, ")
 
 
 def test_an_answer_can_be_stopped(browser):

@@ -14,6 +14,30 @@ GIVE = """([kind, name, text]) => {
 CODE = "let a = `b`;\n```\n"
 
 
+def pdf(*pages: str) -> bytes:
+    """A PDF file with a line of text on each page."""
+    kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for i, text in enumerate(pages):
+        fonts = "/Resources << /Font << /F1 3 0 R >> >>"
+        box = f"/MediaBox [0 0 300 300] /Contents {5 + 2 * i} 0 R"
+        objects.append(f"<< /Type /Page /Parent 2 0 R {fonts} {box} >>")
+        drawn = f"BT /F1 24 Tf 20 200 Td ({text}) Tj ET" if text else ""
+        objects.append(f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream")
+    made, places = "%PDF-1.4\n", []
+    for number, text in enumerate(objects, start=1):
+        places.append(len(made))
+        made += f"{number} 0 obj\n{text}\nendobj\n"
+    rows = "".join(f"{place:010} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    made += f"xref\n0 {size}\n0000000000 65535 f \n{rows}trailer\n<< /Size {size} /Root 1 0 R >>\n"
+    return f"{made}startxref\n{made.index('xref')}\n%%EOF\n".encode()
+
+
 def file(name: str, content: bytes) -> dict:
     """As a person chooses one."""
     return {"name": name, "mimeType": "", "buffer": content}
@@ -59,3 +83,27 @@ def test_what_is_not_text_is_refused_by_name(seen):
         expect(error).to_contain_text(f"{name} is not attached")
         expect(error).to_contain_text(why)
     expect(page.locator("#attachments")).to_be_hidden()
+
+
+def test_the_text_of_a_pdf_is_attached_and_its_reader_comes_with_the_first(seen):
+    page = seen.page
+    loaded = (
+        "() => performance.getEntriesByType('resource').filter(one => one.name.includes('pdf'))"
+    )
+    assert page.evaluate(loaded) == []
+    page.set_input_files("#attach-file", file("a.pdf", pdf("Page one <b>here</b>", "and two")))
+    expect(page.locator("#attachments li span")).to_contain_text(" tokens")
+    assert page.evaluate(loaded) != []
+    seen.answer_with("Read.")
+    body = seen.asked(lambda: seen.send("Look:"))
+    said = body["messages"][0]["content"]
+    assert said == "Look:\n\na.pdf:\n```\nPage one <b>here</b>\n\nand two\n```"
+
+    for content, words in (
+        (pdf(""), "no text"),
+        (b"%PDF-1.4\nnothing more", "no PDF file that can be read"),
+        (b"word", "no PDF file that can be read"),
+    ):
+        page.set_input_files("#attach-file", file("b.pdf", content))
+        expect(page.locator("#attach-error")).to_contain_text(words)
+    expect(page.locator("#attachments li")).to_have_count(0)

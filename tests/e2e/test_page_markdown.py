@@ -217,9 +217,11 @@ def test_libraries_are_the_releases_that_are_named():
     folder = files.FOLDER / "vendor"
     packages = json.loads((folder / "packages.json").read_text())
     for one in packages:
-        content = (folder / one["file"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == one["sha256"]
-        assert one["version"] in content.decode()
+        for file in one["files"]:
+            content = (folder / file["file"]).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == file["sha256"]
+            assert one["version"] in content.decode()
         assert all("opyright" in (folder / name).read_text() for name in one["notices"])
-    named = {name for one in packages for name in (one["file"], *one["notices"])}
+    named = {name for one in packages for name in one["notices"]}
+    named |= {file["file"] for one in packages for file in one["files"]}
     assert named | {"packages.json"} == {path.name for path in folder.iterdir()}

@@ -220,7 +220,7 @@ def operations(explorer: Path) -> list[Operation]:
         for address, order in sites:
             before = hex(int(address, 16) - 1)
             function, place = run("addr2line", "-f", "-e", explorer, before).stdout.split("\n")[:2]
-            name, line = place.split(" ")[0].rsplit(":", 1)
+            name, line = place.partition(" (discriminator")[0].rsplit(":", 1)
             text = Path(name).read_text().splitlines()[int(line) - 1].strip()
             if not Path(name).name.startswith("scenarios"):
                 found.append(Operation(scenario, address, int(order), function, text))

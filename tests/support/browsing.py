@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 import topics
 
 expect.set_options(timeout=60_000)
+CITY = '{"city": "Rome"}'  # what calls are given
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 
 
@@ -57,6 +59,14 @@ class Visit:
             path, lambda route: route.fulfill(body=body, content_type="text/event-stream")
         )
 
+    def asked(self, do: Callable[[], object]) -> dict[str, Any]:
+        """What a chat is asked when something is done; back when the answer is complete."""
+        with self.page.expect_request("**/v1/chat/completions") as request:
+            do()
+        self.wait_for_answer()
+        body: dict[str, Any] = request.value.post_data_json
+        return body
+
     def wait_for_answer(self) -> None:
         """Until the answer that is made is complete."""
         expect(self.page.locator("#send")).to_be_visible()
@@ -72,9 +82,21 @@ class Visit:
         return [f"{one['impact']}: {one['help']} {one['nodes'][0]['html']}" for one in found]
 
 
+def calling(*names: str) -> Iterator[dict[str, Any]]:
+    """What an answer that calls these says, in pieces."""
+    for index, name in enumerate(names):
+        head = {"index": index, "id": f"id-{index}", "type": "function"}
+        yield {"tool_calls": [{**head, "function": {"name": name, "arguments": ""}}]}
+        for piece in (CITY[:5], CITY[5:]):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
 @contextmanager
-def visit(browser: Browser, url: str, **options: object) -> Iterator[Visit]:
-    """Open a page of a server; leaving fails if anything went wrong or anybody else was asked."""
+def visit(browser: Browser, url: str, also: str = "", **options: object) -> Iterator[Visit]:
+    """Open a page of a server; leaving fails if anything went wrong or anybody else was asked.
+
+    The address ``also`` may be asked too.
+    """
     with browser.new_context(**{"viewport": DESKTOP, **options}) as context:
         page = context.new_page()
         page.set_default_timeout(60_000)
@@ -82,7 +104,7 @@ def visit(browser: Browser, url: str, **options: object) -> Iterator[Visit]:
         origin = "/".join(url.split("/")[:3])
 
         def only_here(route: Route) -> None:
-            if route.request.url.startswith(origin):
+            if route.request.url.startswith(origin) or route.request.url == also:
                 route.continue_()
             else:
                 seen.foreign.append(route.request.url)

@@ -3,6 +3,7 @@
 import platform
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 from coding_agents import Kind
@@ -27,6 +28,7 @@ CODEX = Kind(
     shell="exec_command",
     command="cmd",
 )
+CODEX_OSS = replace(CODEX, title="Codex CLI with --oss")
 CLAUDE = Kind(
     "Claude Code",
     small_context=48000,
@@ -136,5 +138,5 @@ PI = Kind(
     shell="bash",
     command="command",
 )
-ALL = (CODEX, CLAUDE, OPENCODE, QWEN, AIDER, CLINE, CONTINUE, PI)
+ALL = (CODEX, CODEX_OSS, CLAUDE, OPENCODE, QWEN, AIDER, CLINE, CONTINUE, PI)
 KINDS = {kind.title: kind for kind in ALL}

@@ -63,6 +63,7 @@ class Telling:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         reporter.ensure_newline()
         reporter.write_line(line)
+        reporter.flush()  # into a file or a pipe too
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was left out, by topic."""

@@ -113,9 +113,16 @@ def test_words_of_python_in_calls(tokenizer, takes):
     properties = {"a": {"type": ["boolean", "null"]}, "b": {"enum": [1, True, "x"]}}
     tools = {"f": {"type": "object", "properties": properties}, "g": {"type": "object"}}
     source = grammar(PlainFormat(LFM2), tokenizer, tools=tools)
-    for text in ("f()", "f(a=None)", "f(a=True, b=True)", 'f(b="x")', "f(b=1), g()"):
+    for text in (
+        "f()",
+        "f(a=None)",
+        "f(a=True, b=True)",
+        "f(b=1, a=None)",
+        'f(b="x")',
+        "f(b=1), g()",
+    ):
         assert takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
-    for text in ("f(a=1)", "f(b=1, a=None)", "f(b=2)", "f(a=null)", "f(", "g(x=1)"):
+    for text in ("f(a=1)", "f(b=1, b=1)", "f(b=2)", "f(a=null)", "f(", "g(x=1)"):
         assert not takes(source, f"{LFM2.begin}[{text}]{LFM2.end}"), text
 
 

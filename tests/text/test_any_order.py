@@ -1,4 +1,4 @@
-"""Arguments in JSON come in any order, each once; what has more has its schema's order."""
+"""Arguments come in any order, each once; what has more has its schema's order."""
 
 import json
 from itertools import chain, combinations, permutations
@@ -10,7 +10,9 @@ from lanewise.text.answers.calls import argument_schema
 from lanewise.text.answers.grammar_values import arguments_rule
 from lanewise.text.answers.json_calls import HERMES, MISTRAL
 from lanewise.text.answers.named_calls import MISTRAL_NAMED
-from lanewise.text.answers.rules import lark
+from lanewise.text.answers.python_calls import LFM2, OLMO
+from lanewise.text.answers.rules import ANY_TEXT, lark
+from lanewise.text.answers.tagged_calls import GLM, QWEN3_CODER, SEED
 from lanewise.text.grammar import GrammarCompiler, GrammarError, GrammarSource
 from lanewise.text.json_schema import relaxed
 from toy_grammars import matches
@@ -138,6 +140,58 @@ def test_forms_in_json_take_them(tokenizer, takes, form, head, end):
     obeys = takes(lark(["start: call", *rules]))
     for keys in (SAID, reversed(SAID)):
         assert obeys(head + json.dumps({key: SAID[key] for key in keys}) + end)
+
+
+TAGGED = {
+    QWEN3_CODER: ("<parameter={}>\n{}\n</parameter>\n", "\n<function=write>\n", "</function>\n"),
+    SEED: ("<parameter={}>{}</parameter>\n", "\n<function=write>\n", "</function>\n"),
+    GLM: ("<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "write\n", ""),
+}
+
+
+@pytest.mark.parametrize("form", TAGGED, ids=lambda form: form.name)
+def test_forms_between_tags_take_them(tokenizer, takes, form):
+    one, head, end = TAGGED[form]
+    rules = form.rules({"write": SCHEMA}, tokenizer, parallel=False)
+    obeys = takes(lark(["start: call_0", *rules, ANY_TEXT]))
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in SAID.items()
+    }
+    for keys in orders(texts):
+        text = head + "".join(one.format(key, texts[key]) for key in keys) + end + form.end
+        assert obeys(text) == ({"path", "content"} <= set(keys)), text
+    twice = "".join(one.format(key, "x") for key in ("path", "content", "path"))
+    assert not obeys(head + twice + end + form.end)
+
+
+@pytest.mark.parametrize("form", [LFM2, OLMO], ids=lambda form: form.name)
+def test_python_forms_take_them(tokenizer, takes, form):
+    rules = form.rules({"write": SCHEMA}, tokenizer, parallel=False)
+    obeys = takes(lark(["start: call_0", *rules, ANY_TEXT]))
+    words = {key: str(value) if value is True else json.dumps(value) for key, value in SAID.items()}
+    for keys in orders(SAID):
+        text = "write(" + ", ".join(f"{key}={words[key]}" for key in keys) + ")"
+        assert obeys(text) == ({"path", "content"} <= set(keys)), text
+
+
+def test_between_tags_more_properties_keep_their_order_and_others_come_last(tokenizer, takes):
+    one, head, end = TAGGED[SEED]
+
+    def obeys(schema, *keys):
+        rules = SEED.rules({"write": schema}, tokenizer, parallel=False)
+        text = head + "".join(one.format(key, 1) for key in keys) + end + SEED.end
+        return takes(lark(["start: call_0", *rules, ANY_TEXT]))(text)
+
+    def schema(count, **more):
+        properties = {f"p{i}": {"type": "integer"} for i in range(count)}
+        return {"type": "object", "properties": properties, "required": ["p0", "p1"], **more}
+
+    assert obeys(schema(MOST), "p4", "p1", "p0")
+    assert not obeys(schema(MOST + 1), "p1", "p0")
+    assert obeys(schema(MOST + 1), "p0", "p1", f"p{MOST}")
+    more = {"additionalProperties": {"type": "integer"}}
+    assert obeys(schema(2, **more), "p1", "p0", "x")
+    assert not obeys(schema(2, **more), "p1", "x", "p0")
 
 
 def test_a_form_of_the_answer_keeps_the_order_of_its_schema(takes):

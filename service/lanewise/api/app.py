@@ -1,7 +1,7 @@
 """The HTTP application: routes and what wraps them."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -27,8 +27,12 @@ from lanewise.text.tokenizing_error import TokenizingError
 logger = logging.getLogger(__name__)
 
 
-def create_app(state: ServerState, pages: WebPages) -> Starlette:
-    """The application around one engine; ``pages`` says which web pages may use it."""
+def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] = ()) -> Starlette:
+    """The application around one engine; ``pages`` says which web pages may use it.
+
+    ``mcp_servers`` are the addresses of servers whose tools its own page offers.
+    """
+    own_page = page.Page(mcp_servers)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -57,7 +61,7 @@ def create_app(state: ServerState, pages: WebPages) -> Starlette:
         routes=[
             *(KnownRoute(e.path, e.serve, methods=[e.method]) for e in ENDPOINTS),
             *(KnownRoute(path, described, methods=["GET"]) for path in documents.PATHS),
-            *(KnownRoute(path, page.answer, methods=["GET"]) for path in page.FILES),
+            *(KnownRoute(path, own_page.answer, methods=["GET"]) for path in page.FILES),
             *(KnownRoute(path, guide.answer, methods=["GET"]) for path in guide.ROUTES),
         ],
         # CORS is outermost: errors have its headers too, or browsers would hide them.

@@ -38,6 +38,7 @@ def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
                 allowed_hosts=settings.allowed_hosts,
                 cors_origins=settings.cors_origins,
             ),
+            settings.mcp_servers,
         ),
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,

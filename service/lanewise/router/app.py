@@ -46,8 +46,8 @@ class Router:
 
     owned: Owned  # set once the metrics of the server are there
 
-    def __init__(self, fleet: Fleet, max_body_bytes: int) -> None:
-        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+    def __init__(self, fleet: Fleet, max_body_bytes: int, own_page: page.Page) -> None:
+        self._fleet, self._max_body_bytes, self._page = fleet, max_body_bytes, own_page
         self._errors = error_forms()
         self.answering = 0  # requests
         self.is_refusing = False
@@ -65,7 +65,7 @@ class Router:
         request = Request(scope, receive)
         if scope["method"] == "GET" and path in page.FILES:
             scope["route"] = Known(path)
-            response = await page.answer(request)
+            response = await self._page.answer(request)
             await response(scope, receive, send)
             return
         try:

@@ -11,8 +11,8 @@ from lanewise.settings import Settings, SettingsError, parse_size, resolve_mappi
 # What is the router's own: it has the address, the keys of clients are the same everywhere.
 OF_THE_ROUTER = frozenset(
     {"models", "host", "port", "api_key", "api_key_file", "admin_api_key", "admin_api_key_file"}
-    | {"served_model_name", "cors_origins", "allowed_hosts", "lame_duck_s", "log_level"}
-    | {"log_format", "max_connections"}
+    | {"served_model_name", "cors_origins", "allowed_hosts", "mcp_servers", "log_level"}
+    | {"lame_duck_s", "log_format", "max_connections"}
 )
 IDLE_S, MAX_WAITING, WAIT_S, LOAD_S = 600.0, 64, 120.0, 1800.0
 

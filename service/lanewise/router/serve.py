@@ -102,7 +102,7 @@ def make_server(settings: Settings, fleet: Fleet) -> "RoutingServer":
         allowed_hosts=settings.allowed_hosts,
         cors_origins=settings.cors_origins,
     )
-    router = Router(fleet, settings.max_body_bytes)
+    router = Router(fleet, settings.max_body_bytes, page.Page(settings.mcp_servers))
     app = RequestMiddleware(
         router,
         keys=Keys(settings.api_key, settings.admin_api_key),

@@ -14,7 +14,8 @@ GROUPS = {
         *("fetch_ahead", "kv_memory", "snapshot_memory"),
     ),
     "network": (
-        *("host", "port", "cors_origins", "allowed_hosts", "max_connections", "max_head_bytes"),
+        *("host", "port", "cors_origins", "allowed_hosts", "mcp_servers"),
+        *("max_connections", "max_head_bytes"),
         *("max_body_bytes", "request_memory", "head_timeout_s", "body_timeout_s"),
         "send_timeout_s",
     ),

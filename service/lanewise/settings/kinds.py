@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 
 class SettingsError(Exception):
@@ -104,6 +105,19 @@ def _parse_text(text: str) -> str:
 
 TEXT = Kind(_parse_text, "text that is not empty", "TEXT")
 TEXTS = Kind(_parse_text, "one or more texts, separated by commas", "TEXT,…", is_list=True)
+
+
+def _parse_web_address(text: str) -> str:
+    address = urlsplit(text)
+    is_plain = text.isascii() and text.isprintable() and not {*text} & {*" ;,'\"<>"}
+    if address.scheme not in ("http", "https") or not address.hostname or not is_plain:
+        raise ValueError(text)
+    return text
+
+
+WEB_ADDRESSES = Kind(
+    _parse_web_address, "one or more of http://… or https://…, commas between", "URL,…", True
+)
 
 
 def _parse_key(text: str) -> str:

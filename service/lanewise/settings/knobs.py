@@ -14,6 +14,7 @@ from lanewise.settings.kinds import (
     SOME_SECONDS,
     TEXT,
     TEXTS,
+    WEB_ADDRESSES,
     choice,
     integer,
     knob,
@@ -300,6 +301,9 @@ class Settings(ModelSettings):
         (), TEXTS, "web origins whose pages may call the API, * for all"
     )
     allowed_hosts: tuple[str, ...] = knob((), TEXTS, "names by which it may be asked, * for any")
+    mcp_servers: tuple[str, ...] = knob(
+        (), WEB_ADDRESSES, "MCP servers whose tools the web page offers, from the user's browser"
+    )
     chat_template: str | None = knob(
         None, TEXT, "file with a jinja chat template to use instead of the model's"
     )

@@ -120,6 +120,11 @@ class ChatCompletionRequest(GenerationFields):
     thinking_token_budget: Count | None = Field(
         None, description="The most tokens of reasoning, whose end comes next when they are spent."
     )
+    reasoning_control: bool = Field(
+        False,
+        description="While the answer is written, `/v1/chat/completions/control` may end its"
+        " reasoning.",
+    )
     include_reasoning: bool = Field(True, description="Reasoning is part of the answer.")
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -184,6 +189,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
             variables=body.chat_template_kwargs,
             effort=body.reasoning_effort,
             thinking_budget=body.thinking_token_budget,
+            thinking_control=body.reasoning_control,
         ),
         model=body.model,
         tools=ToolUse(

@@ -1,18 +1,20 @@
 """What clients of llama.cpp's server ask beside answers: its properties, slots and templates."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lanewise.api.conversations import AnyTools, Messages, functions_of, left_out
+from lanewise.api.dialects.chat_completions import ChatWire
 from lanewise.api.dialects.llama_completion import RANDOM_SEED
 from lanewise.api.errors import UnavailableError
 from lanewise.api.generation.ask import Conversation, ToolUse
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.rendering import form_of, render_text
 from lanewise.api.generation.writing import dumps
+from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import Strict
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.engine import Engine
@@ -50,6 +52,26 @@ async def apply_template(request: Request, state: ServerState) -> Response:
     form = form_of(chat, tools, state)
     text, mark = await render_text(call, chat, tools, form)
     return await state.workers.answer(len(text), lambda: dumps({"prompt": remove_mark(text, mark)}))
+
+
+class ControlRequest(Strict):
+    """Body of ``POST /v1/chat/completions/control``."""
+
+    id: str = Field(description="Of an answer that was asked for with `reasoning_control`.")
+    action: Literal["reasoning_end"]
+    model: str | None = None
+
+
+async def control(request: Request, state: ServerState) -> Response:
+    """End the reasoning of an answer that is being written: what it says comes next."""
+    body = (await read_request(request, state, ControlRequest)).ask
+    answer = body.id.removeprefix(ChatWire.id_prefix)
+    control = state.thinking_controls.get((caller_of(request.scope).number, answer))
+    if control is None:
+        message = "no answer that is being written has this id and was asked for with"
+        return JSONResponse({"success": False, "message": f"{message} reasoning_control: true"})
+    control.has_ended = True
+    return JSONResponse({"success": True})
 
 
 async def props(_: Request, state: ServerState) -> Response:

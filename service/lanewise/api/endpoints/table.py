@@ -369,6 +369,14 @@ ENDPOINTS = (
         errors=LLAMA_COMPLETION.errors,
         unless=NO_TEXT,
     ),
+    Endpoint(
+        "/v1/chat/completions/control",
+        "End the reasoning of an answer that is being written",
+        llama_server.control,
+        other.CONTROLLED,
+        llama_server.ControlRequest,
+        unless=NO_TEXT,
+    ),
     _vectors(
         "/embedding",
         elsewhere.llama_embedding,

@@ -27,6 +27,7 @@ class Conversation:
     effort: str | None = None  # of reasoning
     must_think: bool = False  # a model that cannot is an error
     thinking_budget: int | None = None  # tokens of reasoning at most
+    thinking_control: bool = False  # the client may end it while it is written
     plain: str | None = None  # what a model without a template continues; None: it must have one
     param: str = "messages"
     effort_param: str = "reasoning_effort"

@@ -1,6 +1,7 @@
 """A request that has been read, on its way to an answer."""
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from starlette.types import Receive
@@ -21,6 +22,8 @@ class Call(Generic[T]):
     state: ServerState
     caller: Caller
     receive: Receive  # what the client sends after its body: that it has left
+    # Of the answer; dialects put a prefix before it.
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
 
     @property
     def hold(self) -> Hold:

@@ -6,7 +6,6 @@ A dialect does the first and the last in its own words (``dialect.py``); what it
 ``Ask`` (``ask.py``), what it is given are the ``Piece``s of an answer (``events.py``).
 """
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -142,7 +141,7 @@ def _about(call: Call[Ask], prompts: Sequence[Prompt], usage: Usage) -> About:
     return About(
         ask=ask,
         prompts=prompts,
-        id=secrets.token_hex(12),
+        id=call.id,
         created=int(time.time()),
         model=ask.model or state.model_name,
         context=state.max_model_len,

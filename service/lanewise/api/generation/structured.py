@@ -16,7 +16,7 @@ from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.base.request import Grammar
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.answers.bad_words import CleanGrammar
-from lanewise.text.answers.budget import Budget, BudgetedGrammar
+from lanewise.text.answers.budget import Budget, BudgetedGrammar, ThinkingControl
 from lanewise.text.answers.calls import Parameters, Tools
 from lanewise.text.answers.families import AnswerFormat
 from lanewise.text.answers.thinking import Start
@@ -45,14 +45,19 @@ async def _budgeted(
     form, start, chat = rendered.form, rendered.start, call.ask.input
     if form is None or start.is_content or not isinstance(chat, Conversation):
         return grammar
-    budget = chat.thinking_budget
-    if budget is None or budget >= state.max_model_len:
+    most = state.max_model_len
+    budget = most if chat.thinking_budget is None else chat.thinking_budget
+    if budget >= most and not chat.thinking_control:
         return grammar
     if form.thinking is None:
         call.caller.tell("this model's reasoning has an effort; no budget is enforced")
         return grammar
+    control = ThinkingControl()
+    if chat.thinking_control:
+        state.thinking_controls[call.caller.number, call.id] = control
     n_tokens = state.engine.config.vocab_size
-    return BudgetedGrammar(grammar, Budget(budget, form.thinking, start), state.tokenizer, n_tokens)
+    kept = Budget(budget, form.thinking, start, control)
+    return BudgetedGrammar(grammar, kept, state.tokenizer, n_tokens)
 
 
 async def _grammar_of(call: Call[Ask], rendered: Rendered) -> CompiledGrammar | None:

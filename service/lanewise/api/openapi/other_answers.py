@@ -144,4 +144,5 @@ PROPS = record(
 )
 SLOTS = array(record({"id": COUNT, "n_ctx": COUNT, "is_processing": FLAG}))
 TEMPLATED = record({"prompt": TEXT})
+CONTROLLED = record({"success": FLAG}, {"message": TEXT})
 LLAMA_ERROR = record({"error": record({"code": COUNT, "message": TEXT, "type": TEXT})})

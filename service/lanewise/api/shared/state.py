@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from lanewise.api.observing.scrapes import Scrapes
 from lanewise.api.observing.tracing import Tracer
@@ -19,6 +20,7 @@ from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.sandbox.templates import TemplateService
+from lanewise.text.answers.budget import ThinkingControl
 from lanewise.text.chat_template import ChatTemplate
 from lanewise.text.grammar import GrammarCompiler
 from lanewise.text.pooled_text import PooledText
@@ -79,6 +81,10 @@ class ServerState:
     workers: Workers = field(default_factory=Workers)
     budgets: TextBudgets = field(default_factory=TextBudgets)
     responses: ResponseStore = field(default_factory=ResponseStore)
+    # Of the answers whose reasoning their clients may end, by client and answer.
+    thinking_controls: WeakValueDictionary[tuple[int, str], ThinkingControl] = field(
+        default_factory=WeakValueDictionary
+    )
     sandbox: Sandbox = field(init=False)
     scrapes: Scrapes = field(init=False)
     grammars: GrammarService = field(init=False)

@@ -1,4 +1,4 @@
-"""JSON objects whose properties come in any order, each once: models write what they were taught.
+"""Objects whose properties come in any order, each once: models write what they were taught.
 
 An order that a grammar forces puts the value that a model has in mind behind another key.
 """
@@ -45,22 +45,42 @@ def in_any_order(schema: Mapping[str, Any], n_functions: int) -> str | None:
         f" {_value(shared, form.properties[key])}"
         for i, key in enumerate(names)
     ]
-    needed = sum(1 << i for i, key in enumerate(names) if key in form.required)
-    made = "\n".join(['start: "{" a0 "}"', *rules, *_after(len(names), needed)])
-    return made if len(made) <= MAX_TEXT // n_functions else None
+    properties = {f"p{i}": key in form.required for i, key in enumerate(names)}
+    after = in_all_orders("a", properties, n_functions, f"{quoted(BETWEEN)} ")
+    made = "\n".join(['start: "{" a_0 "}"', *rules, *(after or ())])
+    return made if after and len(made) <= MAX_TEXT // n_functions else None
+
+
+def in_all_orders(
+    name: str, properties: Mapping[str, bool], n_functions: int, between: str = "", last: str = '""'
+) -> list[str] | None:
+    """Rules of properties in any order, of which ``name_0`` is all; None if these were too many.
+
+    ``properties`` has the name of each one's rule and whether it is needed; ``last`` follows all.
+    """
+    count = len(properties)
+    if not 2 <= count <= MOST:
+        return None
+    needed = sum(1 << i for i, is_needed in enumerate(properties.values()) if is_needed)
+    made = list(_after(name, list(properties), needed, between, last))
+    return made if sum(map(len, made)) <= MAX_TEXT // n_functions else None
 
 
 def _value(shared: dict[str, Any], schema: Any) -> str:
     return rule_of_json({**shared, **schema} if isinstance(schema, Mapping) else schema)
 
 
-def _after(count: int, needed: int) -> Iterator[str]:
+def _after(name: str, rules: Sequence[str], needed: int, between: str, last: str) -> Iterator[str]:
     """What may follow, for each set of properties that have been written; sets are numbers."""
-    for written in range(1 << count):
-        comma = f"{quoted(BETWEEN)} " if written else ""
-        more = [f"{comma}p{i} a{written | 1 << i}" for i in range(count) if not written >> i & 1]
-        end = ['""'] if needed & ~written == 0 else []
-        yield f"a{written}: {' | '.join([*more, *end])}"
+    for written in range(1 << len(rules)):
+        comma = between if written else ""
+        more = [
+            f"{comma}{rule} {name}_{written | 1 << i}"
+            for i, rule in enumerate(rules)
+            if not written >> i & 1
+        ]
+        end = [last] if needed & ~written == 0 else []
+        yield f"{name}_{written}: {' | '.join([*more, *end])}"
 
 
 def _stands_alone(schema: Any) -> bool:

@@ -16,12 +16,22 @@ if TYPE_CHECKING:
     from lanewise.text.answers.layered import Below
 
 
+class ThinkingControl:
+    """What an answer's client may say while it is written: that its reasoning ends."""
+
+    __slots__ = ("__weakref__", "has_ended")
+
+    def __init__(self) -> None:
+        self.has_ended = False  # set by any thread; each next token of reasoning looks
+
+
 class Budget(NamedTuple):
     """At most so many tokens of an answer, which begins with ``start``, are between tags."""
 
     tokens: int
     tags: ThinkingTags
     start: Start
+    control: ThinkingControl
 
 
 class BudgetedGrammar(LayeredGrammar):
@@ -48,6 +58,7 @@ class BudgetMatcher(LayeredMatcher):
         self._begin = grammar.budget.tags.begin.encode()
         self._end = grammar.budget.tags.end.encode()
         self._left = grammar.budget.tokens
+        self._control = grammar.budget.control
         self._closing = grammar.closing
         self._coming: list[int] = []  # what is left of the tag
         self._text = b""  # the end of what came, as far as tags are looked for in it
@@ -86,7 +97,7 @@ class BudgetMatcher(LayeredMatcher):
 
     def _spend(self, n_tokens: int) -> None:
         self._left -= n_tokens
-        if self._left <= 0 and not self._coming:
+        if (self._left <= 0 or self._control.has_ended) and not self._coming:
             self._coming = list(self._closing)
 
     def compute_ff_tokens(self) -> list[int]:

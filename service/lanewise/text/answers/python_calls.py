@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lanewise.text.answers.alternatives import Root
+from lanewise.text.answers.any_order import in_all_orders
 from lanewise.text.answers.calls import (
     MAX_HEAD,
     CallFormat,
@@ -55,10 +56,11 @@ class PythonCalls(CallFormat):
         for i, (name, parameters) in enumerate(tools.items()):
             schema = argument_schema(parameters)
             forms = object_forms(schema, schema)
-            begins = " | ".join(f"call_{i}_{j}_first_0" for j in range(len(forms)))
+            begins = " | ".join(f"call_{i}_{j}_0" for j in range(len(forms)))
             rules.append(f'call_{i}: {quoted(name)} "(" ({begins}) ")"')
+            n_objects = len(forms) * len(tools)
             for j, form in enumerate(forms):
-                rules += _arguments(f"call_{i}_{j}", form, schema, self.json_words)
+                rules += _arguments(f"call_{i}_{j}", form, schema, self.json_words, n_objects)
         return rules
 
     def parser(self, tools: Tools) -> CallParser:
@@ -77,18 +79,27 @@ OLMO = PythonCalls(
 )
 
 
-def _arguments(rule: str, form: ObjectForm, schema: Root, json_words: bool) -> Iterator[str]:
-    """Rules of all arguments in their order: ``first_0`` before any, ``next_i`` after some."""
-    properties, required = form.properties, form.required
-    for i, (key, value) in enumerate(properties.items()):
+def _arguments(
+    rule: str, form: ObjectForm, schema: Root, json_words: bool, n_objects: int
+) -> Iterator[str]:
+    """``rule_0``: all arguments, in any order where their number allows it."""
+    named = {f"{rule}_p{i}": key in form.required for i, key in enumerate(form.properties)}
+    for one, (key, value) in zip(named, form.properties.items(), strict=True):
         if KEY_START.fullmatch(key) is None or key != key.strip():
             raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
-        one = f"{quoted(key + '=')} ({_value_rule(PropertySchema(value, schema), json_words)})"
-        for kind, comma in (("first", ""), ("next", '", " ')):
-            skipped = "" if key in required else f" | {rule}_{kind}_{i + 1}"
-            yield f"{rule}_{kind}_{i}: {comma}{one} {rule}_next_{i + 1}{skipped}"
-    for kind in ("first", "next") if properties else ("first",):
-        yield f'{rule}_{kind}_{len(properties)}: ""'
+        shown = _value_rule(PropertySchema(value, schema), json_words)
+        yield f"{one}: {quoted(key + '=')} ({shown})"
+    yield from in_all_orders(rule, named, n_objects, '", " ') or _in_order(rule, named)
+
+
+def _in_order(rule: str, named: Mapping[str, bool]) -> Iterator[str]:
+    """Arguments in their order: ``rule_i`` before any of them, ``rule_next_i`` after some."""
+    for i, (one, is_needed) in enumerate(named.items()):
+        for kind, comma in (("", ""), ("next_", '", " ')):
+            skipped = "" if is_needed else f" | {rule}_{kind}{i + 1}"
+            yield f"{rule}_{kind}{i}: {comma}{one} {rule}_next_{i + 1}{skipped}"
+    for kind in ("", "next_") if named else ("",):
+        yield f'{rule}_{kind}{len(named)}: ""'
 
 
 def _value_rule(schema: PropertySchema, json_words: bool) -> str:

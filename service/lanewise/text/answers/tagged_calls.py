@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lanewise.text.answers.alternatives import Root
+from lanewise.text.answers.any_order import in_all_orders
 from lanewise.text.answers.calls import (
     MAX_HEAD,
     CallFormat,
@@ -76,7 +77,8 @@ class TaggedCalls(CallFormat):
             forms = object_forms(schema, schema)
             names = [f"call_{i}_{j}" for j in range(len(forms))]
             for one, form in zip(names, forms, strict=True):
-                rules += self._arguments(one, form, schema, values, tokenizer)
+                n_objects = len(forms) * len(tools)
+                rules += self._arguments(one, form, schema, values, tokenizer, n_objects)
             open_name, close_name = self.around_name
             begin = f"{self.line}{open_name}{name}{close_name}" if open_name else name
             end = "".join(self.line + part for part in (self.function_end, self.end) if part)
@@ -87,28 +89,38 @@ class TaggedCalls(CallFormat):
         return rules + values.rules
 
     def _arguments(
-        self, rule: str, form: ObjectForm, root: Root, values: TextValues, tokenizer: Tokenizer
+        self,
+        rule: str,
+        form: ObjectForm,
+        root: Root,
+        values: TextValues,
+        tokenizer: Tokenizer,
+        n_objects: int,
     ) -> Iterator[str]:
-        """``rule``: the properties in their order, then others if there may be some."""
+        """``rule``: the properties in any order, then others if there may be some."""
         before, after = self._around_keys()
-        parts = []
+        named = {f"{rule}_{i}": key in form.required for i, key in enumerate(form.properties)}
         for i, (key, value) in enumerate(form.properties.items()):
             if re.fullmatch(KEY, key) is None:
                 raise GrammarError(f"the property {key[:40]!r} has a character that ends names")
-            parts.append(f"{rule}_{i}" if key in form.required else f"{rule}_{i}?")
             head = symbols(before + key + after, tokenizer)
             yield f"{rule}_{i}: {head} {values.of(value, root)}"
+        more = []
         others = [(f"/{KEY}/ & /{in_slashes(whole_pattern(one))}/", v) for one, v in form.patterns]
         if form.other is not False:
             others.append((f"/{KEY}/", form.other))
         taken = "|".join(map(re.escape, form.properties))
         for j, (names, value) in enumerate(others):
-            parts.append(f"{rule}_more_{j}*")
+            more.append(f"{rule}_more_{j}*")
             terminal = f"{rule}_key_{j}".upper()
             yield f"{terminal}: {names}" + (f" & ~/{in_slashes(taken)}/" if taken else "")
             key_rule = f"{symbols(before, tokenizer)} {terminal} {symbols(after, tokenizer)}"
             yield f"{rule}_more_{j}: {key_rule} {values.of(value, root)}"
-        yield f"{rule}: {' '.join(parts) or quoted('')}"
+        last = " ".join(more) or quoted("")
+        free = in_all_orders(f"{rule}_after", named, n_objects, last=last)
+        yield from free or ()
+        in_order = [one if needed else f"{one}?" for one, needed in named.items()]
+        yield f"{rule}: {f'{rule}_after_0' if free else ' '.join([*in_order, last])}"
 
     def _around_keys(self) -> tuple[str, str]:
         """What is written before a key, and from there to the value."""

@@ -64,7 +64,8 @@ export async function* stream(path, body, signal) {
   throw new Error("the answer ended in the middle");
 }
 
-async function* eventsOf(bytes) {
+/** The data of each event of a stream. */
+export async function* eventsOf(bytes) {
   const reader = bytes.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -6,7 +6,9 @@ import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
+import { setUpMcp } from "./mcp.js";
 import { Numbers } from "./numbers.js";
+import { setUpPooled, showPooled, taskOf } from "./pooled.js";
 import { setUpPresets } from "./presets.js";
 import { Settings, SettingsError } from "./settings.js";
 import { curlOf, pythonOf } from "./snippets.js";
@@ -44,6 +46,7 @@ const history = new History({
 });
 let mode = "chat";
 let frame = null; // in which the answer is drawn next
+let models = new Map(); // as the server tells of each, by name
 let running = null; // the AbortController of the request that is answered
 
 function conversation() {
@@ -108,11 +111,12 @@ async function ask() {
   const view = asked.add(answers, "");
   running = new AbortController();
   showRunning(view);
-  const numbers = new Numbers();
+  const numbers = new Numbers(models.get(body.model)?.context_length ?? null);
+  const asking = { ...body, return_progress: true };
   const { record } = asked;
   const keeping = setInterval(() => asked.keep(view.turn, record), KEPT_EACH);
   try {
-    for await (const event of withKey(() => stream(path, body, running.signal))) take(view, numbers, event);
+    for await (const event of withKey(() => stream(path, asking, running.signal))) take(view, numbers, event);
   } catch (error) {
     if (error.name === "AbortError") numbers.reason = "stopped";
     else view.turn.error = error instanceof ApiError ? error.message : `The answer was cut off: ${error.message}`;
@@ -142,13 +146,17 @@ async function* withKey(begin) {
 
 function take(view, numbers, event) {
   if (event.usage) numbers.usage = event.usage;
+  if (event.prompt_progress) view.showProgress(event.prompt_progress);
   const choice = event.choices?.[0];
   if (!choice) return;
   const text = choice.delta?.content ?? choice.text ?? "";
   const reasoning = choice.delta?.reasoning_content ?? "";
   const calls = choice.delta?.tool_calls ?? [];
   const tokens = tokensOf(choice);
-  if (text || reasoning || calls.length || tokens.length) numbers.count();
+  if (text || reasoning || calls.length || tokens.length) {
+    if (numbers.events === 0) view.showProgress(null);
+    numbers.count();
+  }
   if (choice.finish_reason) numbers.reason = choice.finish_reason;
   view.turn.content += text;
   if (tokens.length) followed(() => view.append(tokens));
@@ -270,17 +278,25 @@ function openHistory(open) {
   openSide("history", open);
 }
 
+/** Show what the chosen model is for. */
+function showModel() {
+  stop();
+  showPooled(taskOf(models.get(byId("model").value)));
+}
+
 async function loadModels() {
   async function* list() {
     yield await get("v1/models");
   }
   try {
     for await (const { data } of withKey(list)) {
+      models = new Map(data.map((model) => [model.id, model]));
       byId("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
       const notice = data.find((model) => model.notice)?.notice ?? "";
       byId("notice").textContent = notice;
       byId("notice").hidden = !notice;
     }
+    showModel();
     showBanner("");
     // A server of another kind behind the same address has no such path.
     const props = await get("props").catch(() => null);
@@ -316,6 +332,9 @@ function setUpAttachments() {
 
 function setUp() {
   setUpAttachments();
+  setUpMcp(byId("mcp"));
+  setUpPooled(withKey, () => byId("model").value);
+  byId("model").addEventListener("change", showModel);
   const list = byId("conversation");
   for (const name of Object.keys(MODES)) conversations[name] = new Conversation(name, list, ask, cannotKeep);
   setUpDialogs();

@@ -2,7 +2,8 @@
 
 import { post } from "./api.js";
 
-const MAX_BYTES = 1_000_000;
+const MAX_BYTES = 1_000_000; // of text
+const MAX_PDF_BYTES = 20_000_000;
 const UNITS = [[1_000_000, "MB"], [1000, "kB"], [1, "bytes"]];
 
 export class Attachments {
@@ -65,14 +66,20 @@ export class Attachments {
 }
 
 async function textOf(file) {
-  if (file.size > MAX_BYTES) throw new Error(`it has ${sizeOf(file.size)}, at most ${sizeOf(MAX_BYTES)} are read`);
+  const isPdf = file.type === "application/pdf" || /\.pdf$/i.test(file.name);
+  const most = isPdf ? MAX_PDF_BYTES : MAX_BYTES;
+  if (file.size > most) throw new Error(`it has ${sizeOf(file.size)}, at most ${sizeOf(most)} are read`);
+  if (isPdf) {
+    const { pdfText } = await import("./pdf.js");
+    return pdfText(await file.arrayBuffer(), MAX_BYTES);
+  }
   let text;
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
   } catch {
-    throw new Error("it is not text in UTF-8; text, code and CSV are read");
+    throw new Error("it is not text in UTF-8; text, code, CSV and PDF are read");
   }
-  if (text.includes("\0")) throw new Error("it is not text; text, code and CSV are read");
+  if (text.includes("\0")) throw new Error("it is not text; text, code, CSV and PDF are read");
   if (!text.trim()) throw new Error("it is empty");
   return text.replaceAll("\r\n", "\n");
 }
@@ -81,7 +88,7 @@ async function textOf(file) {
 function blockOf({ name, text }) {
   const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((run) => run.length));
   const fence = "`".repeat(longest + 1);
-  const language = /\.(\w+)$/.exec(name)?.[1] ?? "";
+  const language = /\.(?!pdf$)(\w+)$/i.exec(name)?.[1] ?? ""; // what is read of a PDF is text
   return `${name}:\n${fence}${language}\n${text.replace(/\n$/, "")}\n${fence}`;
 }
 

@@ -75,12 +75,13 @@ export class Conversation {
     this.list.replaceChildren(...this.views.map((view) => view.element));
   }
 
-  add(role, content) {
+  /** ``more`` is what a turn of this role has beside its text. */
+  add(role, content, more = {}) {
     const now = Date.now();
     this.record ??= { id: newId(), mode: this.mode, title: titleOf(content), created: now, updated: now, leaf: null };
     save(`open.${this.mode}`, this.record.id);
     const { id } = this.record;
-    const turn = { id: newId(), conversation: id, parent: this.record.leaf, created: now, role, content };
+    const turn = { id: newId(), conversation: id, parent: this.record.leaf, created: now, role, content, ...more };
     this.all.push(turn);
     this.#showTo(turn.id);
     this.keep(turn);
@@ -109,8 +110,7 @@ export class Conversation {
   toBody(system) {
     const turns = this.turns;
     if (this.mode === "completion") return { prompt: turns[0]?.content ?? "" };
-    const said = turns.filter(({ role, content }) => role !== "assistant" || content); // not what failed
-    const messages = said.map(({ role, content }) => ({ role, content }));
+    const messages = turns.map(messageOf).filter((message) => message !== null);
     return { messages: system ? [{ role: "system", content: system }, ...messages] : messages };
   }
 
@@ -119,7 +119,12 @@ export class Conversation {
     const actions = {};
     if (isAnswer) actions.Retry = () => this.#askFrom(turn.parent);
     if (turn.role === "completion") actions.Continue = () => this.#goOn();
-    return new TurnView(turn, actions, (text) => this.#edited(turn, isAnswer, text));
+    const view = new TurnView(turn, actions, (text) => this.#edited(turn, isAnswer, text));
+    view.onResults = (results) => {
+      turn.calls.forEach((call, index) => this.add("tool", results[index], { call: call.id, tool: call.name }));
+      this.asksAgain();
+    };
+    return view;
   }
 
   /** Show the turns from the first to one; null: none. */
@@ -148,6 +153,7 @@ export class Conversation {
     const groups = Map.groupBy(this.all, (turn) => turn.parent);
     for (const view of this.views) {
       const beside = groups.get(view.turn.parent) ?? [view.turn];
+      view.takesResults = view === this.last;
       view.showBranches(beside.indexOf(view.turn), beside.length, (index) => this.#choose(beside[index]));
     }
   }
@@ -178,11 +184,31 @@ export class Conversation {
 
   #edited(turn, isAnswer, text) {
     if (isAnswer && text === turn.content) return;
+    const { call, tool } = turn;
+    const path = this.turns;
+    const others = path.slice(path.indexOf(turn) + 1); // results of the same answer's other calls
     this.#showTo(turn.parent);
-    const view = this.add(turn.role, text);
+    const view = this.add(turn.role, text, tool === undefined ? {} : { call, tool });
+    for (const other of tool === undefined ? [] : others) {
+      if (other.role !== "tool") break;
+      this.add("tool", other.content, { call: other.call, tool: other.tool });
+    }
     if (isAnswer) view.buttons.querySelector("button").focus();
     else this.asksAgain();
   }
+}
+
+/** A turn as a request has it, null for an answer that failed; calls without results are no part of it. */
+function messageOf(turn, index, path) {
+  const { role, content } = turn;
+  if (role === "tool") return { role, tool_call_id: turn.call, content };
+  if (role !== "assistant" || !turn.calls?.length || path[index + 1]?.role !== "tool") {
+    return role !== "assistant" || content ? { role, content } : null;
+  }
+  const calls = turn.calls.map((call) => ({
+    id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
+  }));
+  return { role, content, tool_calls: calls };
 }
 
 function titleOf(text) {

@@ -3,7 +3,7 @@
 import { newId } from "./store.js";
 
 const FORMAT = "lanewise.conversations.1";
-const ROLES = { chat: ["user", "assistant"], completion: ["prompt", "completion"] };
+const ROLES = { chat: ["user", "assistant", "tool"], completion: ["prompt", "completion"] };
 
 export function exported(conversations, turns) {
   const byConversation = Map.groupBy(turns, (turn) => turn.conversation);
@@ -49,7 +49,9 @@ function taken(one, where) {
 /** What not every turn has. */
 function rest(turn, at) {
   const found = {};
-  for (const name of ["reasoning", "error"]) {
+  const names = turn.role === "tool" ? ["call", "tool"] : ["reasoning", "error"];
+  for (const name of turn.role === "tool" ? names : []) demand(typeof turn[name] === "string", `${at}.${name}`, "a text");
+  for (const name of names) {
     if (turn[name] === undefined || turn[name] === null) continue;
     demand(typeof turn[name] === "string", `${at}.${name}`, "a text");
     found[name] = turn[name];
@@ -62,7 +64,9 @@ function rest(turn, at) {
   if (turn.calls) {
     const isCall = (call) => typeof call?.name === "string" && typeof call.arguments === "string";
     demand(Array.isArray(turn.calls) && turn.calls.every(isCall), `${at}.calls`, "a list of names with arguments");
-    found.calls = turn.calls.map((call) => ({ name: call.name, arguments: call.arguments }));
+    found.calls = turn.calls.map((call, index) => ({
+      id: typeof call.id === "string" ? call.id : `call_${index}`, name: call.name, arguments: call.arguments,
+    }));
   }
   return found;
 }

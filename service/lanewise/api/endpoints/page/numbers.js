@@ -11,7 +11,9 @@ const REASONS = {
 };
 
 export class Numbers {
-  constructor() {
+  /** ``context`` is how many tokens prompt and answer may have; null: unknown. */
+  constructor(context) {
+    this.context = context;
     this.began = performance.now();
     this.first = null;
     this.last = null;
@@ -40,6 +42,10 @@ export class Numbers {
     if (this.usage) {
       const cached = this.usage.prompt_tokens_details?.cached_tokens ?? 0;
       rows.push(["Prompt", counted(this.usage.prompt_tokens)], ["Cached", counted(cached)]);
+    }
+    if (this.usage && this.context) {
+      const used = this.usage.prompt_tokens + tokens;
+      rows.push(["Context", `${used} of ${counted(this.context)}, ${rounded((100 * used) / this.context)} %`]);
     }
     if (this.reason) rows.push(["Ended", REASONS[this.reason] ?? this.reason]);
     return rows;

@@ -8,7 +8,7 @@ const ONES = ["items", "additionalProperties", "not", "if", "then", "else", "con
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
 /** Throws an Error that names the place, when a value is not a schema. */
-export function checkSchema(schema, at = "the schema") {
+function checkSchema(schema, at = "the schema") {
   if (typeof schema === "boolean") return;
   demand(isObject(schema), at, "an object");
   const { type, required } = schema;
@@ -29,6 +29,34 @@ export function checkSchema(schema, at = "the schema") {
   for (const name of ONES.filter((one) => schema[one] !== undefined)) {
     if (name === "items" && Array.isArray(schema.items)) continue; // of earlier drafts
     checkSchema(schema[name], `${at}.${name}`);
+  }
+}
+
+/** The schema that a text is; throws an Error. */
+export function checkedSchema(text) {
+  const schema = parsed(text, "the schema is");
+  checkSchema(schema);
+  return schema;
+}
+
+/** The tools of a request from a list of functions, bare or as the API has them; throws an Error. */
+export function checkedTools(text) {
+  const list = parsed(text, "the tools are");
+  demand(Array.isArray(list), "the tools", "a list of functions");
+  return list.map((one, index) => {
+    const told = one?.function ?? one;
+    demand(isObject(told), `the tools[${index}]`, "a function");
+    demand(typeof told.name === "string" && /^[\w.-]{1,64}$/.test(told.name), `the tools[${index}].name`, "a name of letters, digits, _ . -");
+    if (told.parameters !== undefined) checkSchema(told.parameters, `the tools[${index}].parameters`);
+    return { type: "function", function: told };
+  });
+}
+
+function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${what} not JSON: ${error.message}`);
   }
 }
 

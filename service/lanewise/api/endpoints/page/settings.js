@@ -1,6 +1,7 @@
 // The form of settings: what of it a request contains, and its being remembered.
 
-import { checkSchema } from "./schema.js";
+import { offeredTools } from "./mcp.js";
+import { checkedSchema, checkedTools } from "./schema.js";
 import { load, save } from "./storage.js";
 
 const NUMBERS = [
@@ -17,6 +18,7 @@ const PATTERNS = {
   regex: "Regular expression",
   choice: "Answers, one a line",
 };
+const WITH_LINE = ["pattern", "tools"]; // fields with a line below that says what is wrong
 const ALTERNATIVES = 5; // to each token, where probabilities are shown
 
 /** A setting that no request can be made with; ``field`` is where. */
@@ -59,6 +61,9 @@ export class Settings {
     }
     const stop = linesOf(this.fields.stop.value);
     if (stop.length) body.stop = stop;
+    const tools = isChat && this.fields.tools.value.trim() ? this.#checked("tools", checkedTools) : [];
+    if (isChat) tools.push(...offeredTools(tools));
+    if (tools.length) body.tools = tools;
     if (isChat && this.fields.reasoning_effort.value) {
       body.reasoning_effort = this.fields.reasoning_effort.value;
     }
@@ -76,22 +81,18 @@ export class Settings {
     if (kind === "regex") return { structured_outputs: { regex: text } };
     if (kind === "choice") return { structured_outputs: { choice: linesOf(text) } };
     if (kind !== "json_schema") return {};
-    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: this.#schema(text) } } };
+    const schema = this.#checked("pattern", checkedSchema);
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema } } };
   }
 
-  #schema(text) {
-    let schema;
+  /** What ``check`` makes of a field's text; what it throws is shown at the field. */
+  #checked(name, check) {
+    const field = this.fields[name];
     try {
-      schema = JSON.parse(text);
+      return check(field.value);
     } catch (error) {
-      throw new SettingsError(this.fields.pattern, `the schema is not JSON: ${error.message}`);
+      throw new SettingsError(field, error.message);
     }
-    try {
-      checkSchema(schema);
-    } catch (error) {
-      throw new SettingsError(this.fields.pattern, error.message);
-    }
-    return schema;
   }
 
   #changed() {
@@ -112,15 +113,17 @@ export class Settings {
 
   /** Say at the field what is wrong; null takes it back. */
   showError(error) {
-    const pattern = this.fields.pattern;
-    const text = error?.field === pattern ? error.message : "";
-    const line = document.getElementById("pattern-error");
-    line.textContent = text;
-    line.hidden = !text;
-    pattern.setAttribute("aria-invalid", String(Boolean(text)));
+    for (const name of WITH_LINE) {
+      const field = this.fields[name];
+      const text = error?.field === field ? error.message : "";
+      const line = document.getElementById(`${name}-error`);
+      line.textContent = text;
+      line.hidden = !text;
+      field.setAttribute("aria-invalid", String(Boolean(text)));
+    }
     if (error === null) return;
     error.field.focus();
-    if (error.field !== pattern) error.field.reportValidity();
+    if (!WITH_LINE.includes(error.field.name)) error.field.reportValidity();
   }
 }
 

@@ -1,11 +1,11 @@
 // One turn of a conversation on the screen. What anybody wrote is set as text, never as markup.
 
-import { callElements } from "./calls.js";
+import { callElements, resultForm } from "./calls.js";
 import { copy } from "./copy.js";
 import { MarkdownView } from "./markdown.js";
 import { ShadedText } from "./tokens.js";
 
-export const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation" };
+export const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation", tool: "Result" };
 
 function make(tag, className, text) {
   const element = document.createElement(tag);
@@ -15,9 +15,13 @@ function make(tag, className, text) {
 }
 
 export class TurnView {
+  #isBusy = false;
+  #takesResults = false;
+
   /** ``actions`` are functions by the names of their buttons; ``onEdit`` takes a changed text. */
   constructor(turn, actions, onEdit) {
     this.turn = turn;
+    this.name = turn.tool === undefined ? NAMES[turn.role] : `${NAMES.tool} of ${turn.tool}`;
     this.onEdit = onEdit;
     this.element = make("li", `turn ${turn.role}`);
     this.reasoning = make("details", "reasoning");
@@ -35,8 +39,9 @@ export class TurnView {
     this.error.setAttribute("role", "alert");
     this.buttons = this.#buttons(actions);
     const parts = [this.reasoning, this.text, this.calls, this.info, this.numbers, this.error, this.buttons];
-    this.element.append(make("h2", "", NAMES[turn.role]), ...parts);
+    this.element.append(make("h2", "", this.name), ...parts);
     this.shaded = null;
+    this.onResults = null; // takes the results of its calls
     this.show();
   }
 
@@ -45,7 +50,7 @@ export class TurnView {
     for (const [name, action] of Object.entries({ Edit: () => this.edit(), ...actions, Copy: () => copy(this.turn.content) })) {
       const button = make("button", "small", name);
       button.type = "button";
-      button.setAttribute("aria-label", `${name}: ${NAMES[this.turn.role]}`);
+      button.setAttribute("aria-label", `${name}: ${this.name}`);
       button.addEventListener("click", action);
       group.append(button);
     }
@@ -53,6 +58,13 @@ export class TurnView {
     this.branches = make("span", "branches");
     group.append(this.branches);
     return group;
+  }
+
+  /** Whether the results of its calls come next, which a person can give. */
+  set takesResults(takes) {
+    if (takes === this.#takesResults) return;
+    this.#takesResults = takes;
+    this.showCalls();
   }
 
   /** Say which of several branches this turn is; ``choose`` goes to another by its index. */
@@ -63,7 +75,7 @@ export class TurnView {
       const button = make("button", "small", sign);
       button.type = "button";
       button.disabled = to < 0 || to >= count;
-      button.setAttribute("aria-label", `${name} version: ${NAMES[this.turn.role]}`);
+      button.setAttribute("aria-label", `${name} version: ${this.name}`);
       button.addEventListener("click", () => choose(to));
       return button;
     };
@@ -79,7 +91,7 @@ export class TurnView {
   #rawButton() {
     const button = make("button", "small", "Raw");
     button.type = "button";
-    button.setAttribute("aria-label", `Raw: ${NAMES[this.turn.role]}`);
+    button.setAttribute("aria-label", `Raw: ${this.name}`);
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => {
       this.isRaw = !this.isRaw;
@@ -117,7 +129,15 @@ export class TurnView {
   }
 
   showCalls() {
-    this.calls.replaceChildren(...callElements(this.turn.calls ?? []));
+    const calls = this.turn.calls ?? [];
+    this.calls.replaceChildren(...callElements(calls));
+    if (calls.length && this.#takesResults && !this.#isBusy) this.calls.append(resultForm(calls, this.onResults));
+  }
+
+  /** How much of the prompt has been read while there is no answer; null: there is one. */
+  showProgress(progress) {
+    const isPart = progress !== null && progress.processed < progress.total;
+    this.info.textContent = isPart ? `Reading the prompt: ${progress.processed} of ${progress.total} tokens` : "";
   }
 
   showRest() {
@@ -135,6 +155,7 @@ export class TurnView {
 
   /** While an answer arrives: no buttons, and those who cannot see are not read every piece. */
   set isBusy(busy) {
+    this.#isBusy = busy;
     this.element.setAttribute("aria-busy", String(busy));
     this.element.classList.toggle("busy", busy);
     this.buttons.hidden = busy;
@@ -156,15 +177,16 @@ export class TurnView {
   /** The answer is complete. */
   end() {
     this.isBusy = false;
+    if (!this.shaded) this.showProgress(null);
     this.show();
   }
 
   edit() {
     const area = make("textarea", "editor");
     area.value = this.turn.content;
-    area.setAttribute("aria-label", `Edit: ${NAMES[this.turn.role]}`);
+    area.setAttribute("aria-label", `Edit: ${this.name}`);
     area.rows = Math.min(Math.max(area.value.split("\n").length, 2), 20);
-    const goesOn = this.turn.role === "user" || this.turn.role === "prompt";
+    const goesOn = ["user", "prompt", "tool"].includes(this.turn.role);
     const done = make("button", "small main", goesOn ? "Save and send" : "Save");
     const cancel = make("button", "small", "Cancel");
     const row = make("div", "actions");
