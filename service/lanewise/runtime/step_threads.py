@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from lanewise.runtime.session import BLOCK_TOKENS, Session
 from lanewise.runtime.step_arrays import Batch
 
@@ -55,8 +57,9 @@ def measure(session: Session, threads: int, clock: Clock = time.perf_counter) ->
     They take turns, so that other work on the machine slows all of them alike.
     """
     context = min(CONTEXT, (session.blocks - 1) * BLOCK_TOKENS, session.context_length - 1)
-    table = list(range(context // BLOCK_TOKENS + 1))
-    batch = Batch([1], [0, 1], [context], [[table] * session.groups], [0])
+    table = np.arange(context // BLOCK_TOKENS + 1, dtype=np.uint32)
+    tables = np.tile(table, (1, session.groups, 1))
+    batch = Batch([1], [0, 1], [context], tables, [0])
     best = dict.fromkeys(counts(threads), float("inf"))
     begun = clock()
     for turn in range(1 + TURNS):
