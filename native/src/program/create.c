@@ -69,8 +69,8 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     if (config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
     LW_RETURN_IF_FAILED(lw_program_check(config));
-    if (n_threads < 1 || n_threads > 256)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
+    if (n_threads < 1 || n_threads > LW_MAX_THREADS)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to %d", n_threads, LW_MAX_THREADS);
     lw_level level;
     LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
     lw_model* model = calloc(1, sizeof *model);
