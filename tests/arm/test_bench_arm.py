@@ -54,10 +54,22 @@ def test_a_kernel_is_counted_and_modelled(ready) -> None:
     assert 4 < row["mac_per_cycle"]["N1"] < 32  # two SDOT a cycle are 32
 
 
+def test_a_kernel_of_sve_is_counted_with_each_length_of_vectors_that_uses_it(ready) -> None:
+    run = bench_arm("--kernel", "1x32__sve", "--rows", "1", "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = {(row["kernel"], row["vectors"]): row for row in json.loads(run.stdout)["kernels"]}
+    long, short = (rows["gemv_bf16_f32_1x32__sve", vectors] for vectors in (256, 128))
+    assert list(long["mac_per_cycle"]) == ["V1/5", "V1/8"]
+    assert list(short["mac_per_cycle"]) == ["N2", "V2"]
+    assert 1.5 < short["instructions"] / long["instructions"] < 2
+    assert [vectors for kernel, vectors in rows if kernel.startswith("gemv_q4")] == [256]
+
+
 @pytest.mark.parametrize(
     ("kernel", "rows", "bits"),
     [
         *(("gemv_q4g32_q8g32_1x32__dotprod", 1, 4.5), ("gemv_cb2_q8g32_1x16__i8mm", 1, 2.25)),
+        *(("gemv_q4g32_q8g32_1x32__sve", 1, 4.5), ("gemv_bf16_f32_1x32__sve", 1, 16)),
         *topics.thorough(
             *(("gemm_q4g32_q8g32_8x4__dotprod", 2, 4.5), ("gemv_q8g32_q8g32_1x16__i8mm", 1, 8.5)),
             *(("gemv_q4_k_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_12xv__sve", 96, 4.5)),
