@@ -16,6 +16,7 @@ import uvloop
 
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.router.entries import read_catalogue
+from lanewise.router.folder import socket_folder
 from lanewise.router.process import Launcher
 from lanewise.router.serve import route
 from lanewise.server.listener import bind
@@ -65,7 +66,7 @@ class RunningRouter:
 def toy_router(tmp_path: Path, catalogue: dict, **settings: object) -> Iterator[RunningRouter]:
     """The router of these models, which listens."""
     file, folder, log = tmp_path / "models.yaml", tmp_path / "run", tmp_path / "log"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     file.write_text(json.dumps(catalogue))
     port = free_port()
     given = json.dumps({"host": "127.0.0.1", "port": port, "models": str(file), **settings})
@@ -95,12 +96,13 @@ def main(given: str, folder: str) -> None:
     settings = resolve_mapping(Settings, json.loads(given), "test")
     set_up_logging("info", "text")
     catalogue = read_catalogue(settings.models, settings)
+    tempfile.tempdir = folder
     with (
-        tempfile.TemporaryDirectory(dir=folder) as inner,
+        socket_folder() as inner,
         bind(settings.host, settings.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        launcher = ToyLauncher(settings, Path(inner))
+        launcher = ToyLauncher(settings, inner)
         runner.run(route(settings, catalogue, launcher, catalogue.memory, listener))
 
 

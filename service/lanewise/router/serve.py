@@ -4,9 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
-import tempfile
 import time
-from pathlib import Path
 from types import FrameType
 
 import uvloop
@@ -27,6 +25,7 @@ from lanewise.router.app import Router
 from lanewise.router.endpoints import Owned
 from lanewise.router.entries import Catalogue, read_catalogue
 from lanewise.router.fleet import Fleet
+from lanewise.router.folder import socket_folder
 from lanewise.router.process import Launcher
 from lanewise.settings import Settings, SettingsError
 
@@ -58,8 +57,8 @@ def serve(
     ``settings`` have the keys of files too; the servers read those files as ``asked`` for.
     """
     budget = catalogue.memory or limit.n_bytes - limit.n_bytes // RESERVE
-    with tempfile.TemporaryDirectory(prefix="lanewise-") as folder:
-        if len(folder) > LONGEST_PATH:
+    with socket_folder() as folder:
+        if len(str(folder)) > LONGEST_PATH:
             raise SettingsError(f"TMPDIR: {folder} is too long for sockets; accepted: a short path")
         logger.info(
             "serving %s on %s:%d, within %s of memory",
@@ -67,7 +66,7 @@ def serve(
             *(settings.host, listener.getsockname()[1], host.format_size(budget)),
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            launcher = Launcher(asked, Path(folder))
+            launcher = Launcher(asked, folder)
             runner.run(route(settings, catalogue, launcher, budget, listener))
     logger.info("stopped")
     return 0
