@@ -335,6 +335,9 @@ def test_no_room_for_states_is_an_error():
     [
         ("processor : 0\nmodel name : Zen 5\n\nmodel name : other\n", "Zen 5"),
         ("CPU implementer : 0x41\nCPU part : 0xd40\n", "Arm Neoverse V1"),
+        ("CPU implementer : 0x4e\nCPU part : 0x010\n", "NVIDIA Olympus"),
+        ("CPU implementer : 0x6d\nCPU part : 0xd49\n", "Microsoft Cobalt 100"),
+        ("CPU implementer : 0xc0\nCPU part : 0xac4\n", "AmpereOne"),
         ("CPU implementer : 0x46\nCPU part : 0x001\n", "Arm 0x46 0x001"),
         ("", "unknown"),
     ],

@@ -17,8 +17,9 @@ NATIVE = REPOSITORY / "native"
 PYTHON = {
     "": set(),  # lanewise/__init__.py
     "told": set(),
+    "arm_parts": set(),
     "settings": set(),
-    "host": set(),
+    "host": {"arm_parts"},
     "held": {"host"},
     "topology": {"host"},
     "demo": set(),

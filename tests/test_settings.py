@@ -137,7 +137,7 @@ def test_sizes_have_units(text, size):
     [
         (["--port", "abc"], {}, r"--port: 'abc' cannot be used; accepted: .* from 0 to 65535"),
         (["--port", "65536"], {}, "--port: '65536' cannot be used"),
-        ([], {"LANEWISE_THREADS": "0"}, "LANEWISE_THREADS: '0' cannot be used; .* from 1 to 256"),
+        ([], {"LANEWISE_THREADS": "0"}, "LANEWISE_THREADS: '0' cannot be used; .* from 1 to 1024"),
         (
             [],
             {"LANEWISE_KV_CACHE_DTYPE": "int3"},

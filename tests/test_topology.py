@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lanewise.host import GIB, MIB, HostError, MemoryLimit
+from lanewise.host import GIB, MIB, HostError, MemoryLimit, default_threads
 from lanewise.settings import ModelSettings
 from lanewise.topology import (
     Core,
@@ -175,6 +175,18 @@ def test_whole_host_of_two_nodes_is_pinned_with_a_copy_on_each(altra):
     )
 
 
+@pytest.mark.parametrize("of_node", [128, 192, 512])
+def test_the_largest_hosts_are_placed_by_default(host, of_node):
+    cpus = range(2 * of_node)
+    nodes = [f"0-{of_node - 1}", f"{of_node}-{2 * of_node - 1}"]
+    root = host(nodes, [str(cpu) for cpu in cpus])
+    threads = default_threads(root, cpus).threads
+    placed = decide(root, cpus, threads=threads)
+    assert placed.cpus == tuple(cpus)
+    assert (placed.numa, placed.nodes) == ("replicate", (0, 1))
+    assert placed.copies == (0,) * of_node + (1,) * of_node
+
+
 @pytest.mark.parametrize(
     ("weights", "limit"),
     [(129 * GIB, PLENTY), (10 * GIB, MemoryLimit(39 * GIB, "test", True))],
@@ -191,7 +203,9 @@ def test_without_a_model_the_size_that_decides_is_told(altra):
 
 def test_auto_keeps_its_hands_off_what_others_may_use(altra, host):
     placed = decide(altra, range(160), threads=40)
-    assert (placed.cpus, placed.numa) == ((), "off")
+    assert (placed.cpus, placed.numa, placed.nodes) == ((), "interleave", (0, 1))
+    assert "over nodes 0, 1: threads may run on any of them; cpu_pinning on" in placed.memory
+    assert decide(altra, range(160), threads=40, load="map").numa == "off"
     assert placed.threads == "not pinned: 40 threads and 160 cores, which others may use too"
     root = host(["0-79", "80-159"], [str(cpu) for cpu in range(160)], quota=7.5)
     placed = decide(root, range(160))

@@ -1,23 +1,28 @@
 // Estimates how a step scales to more cores than the machine has. The library's own sharing code (lw_taker,
 // lw_cut_rows, groups of a barrier) runs for T virtual threads, each with a clock of its own.
 //
-// Usage: simulate_cores [--gmac N] [--attention N] [--values N] [--bandwidth N] [--core N] [--line NS] [--rows N]
-//                       [--before 1] [--check LAYERS]
+// Usage: simulate_cores [--gmac N] [--gemv N] [--attention N] [--values N] [--bandwidth N] [--core N] [--line NS]
+//                       [--lost N] [--serial N] [--rows N] [--before 1] [--threads N] [--check LAYERS]
 //     --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels: gmac_s at 64 to 512 rows); default 100
+//     --gemv       the same with one row; default 47: 24.2 a cycle of a Neoverse V2 at 2.8 GHz, of which 0.7 are reached
 //     --attention  float multiplications of a core in attention, 10^9 a second (bench_attention); default 12
 //     --values     values that a core normalizes and quantizes, rotates or activates, 10^9 a second; default 2. The
 //                  rows of rmsnorm and quantize in bench-arm give this together, on a Neoverse V2 at 2.8 GHz.
 //     --bandwidth, --core  GB/s that all cores together read, and that one core reads; default 430 and 30
 //     --line       nanoseconds until a core can write a cache line that another core has written. The next core waits
-//                  as long again; a core that only reads the line needs a quarter of the time. Default 50.
+//                  as long again; a core that only reads the line needs a quarter of the time. Default 50; between two
+//                  sockets 100 to 150.
+//     --lost       part of its time for which a core is interrupted; default 0. 0.0005 are 250 ticks of 2 us a second.
+//     --serial     part of a step that one thread does alone; default 0. The library has none; others do.
 //     --before 1   simulates older code of the library: whole panels, and one line for all threads at each barrier and
 //                  at each first share
+//     --threads N  prints this number of threads only
 //     --check N    measures a model of N layers of the 1B shape on this machine at 1 and 2 threads. Then simulates it
 //                  with the speeds of its parts, taken from its profile at 1 thread.
 // For prompts of --rows tokens, prints the efficiency: the time of one core divided by T times the time of T cores. For
-// decode of one sequence with an empty context, prints the share of the time beyond reading the weights at full
-// bandwidth. The context is empty because attention is work and not a fixed cost. Weights are Q4_0, the head Q6_K. No
-// virtual thread is interrupted, and memory is equally far from every core.
+// decode of one sequence, behind 0, 1,024 and 8,192 tokens, prints the share of the time beyond reading weights and
+// cache at full bandwidth. Weights are Q4_0, the head Q6_K, the cache f16. Memory is equally far from every core, clocks
+// do not fall, and rows that other cores wrote are free.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,22 +31,51 @@
 #include "random_model.h"
 #include "virtual_step.h"
 
-static const unsigned thread_counts[] = {1, 2, 16, 64, 96, 128, 192};
+static const unsigned thread_counts[] = {1, 2, 4, 8, 16, 64, 96, 128, 192, 384};
+static const size_t contexts[] = {0, 1024, 8192};
 
-static void print_scaling(const machine* m, const bench_shape* shape, size_t rows) {
-    const double alone = simulate(m, &shape->config, rows, 1, NULL);
+// Besides those of random_model.h: few KV heads, and windows.
+static const virtual_model virtual_models[] = {
+    {"qwen2.5-1.5b",
+     {.n_layers = 28,
+      .hidden_size = 1536,
+      .ffn_size = 8960,
+      .n_heads = 12,
+      .n_kv_heads = 2,
+      .head_dim = 128,
+      .vocab_size = 151936},
+     0},
+    {"gemma3-1b",
+     {.n_layers = 26,
+      .hidden_size = 1152,
+      .ffn_size = 6912,
+      .n_heads = 4,
+      .n_kv_heads = 1,
+      .head_dim = 256,
+      .vocab_size = 262144,
+      .sliding_window = 512},
+     6},
+};
+
+static void print_decode(const machine* m, const virtual_model* model, unsigned threads) {
+    for (size_t i = 0; i < sizeof contexts / sizeof *contexts; ++i) {
+        double bytes;
+        const double ns = simulate(m, model, 1, contexts[i], threads, &bytes);
+        const double reading = bytes / reading_speed(m, m->core, threads);
+        printf("   decode at %zu %7.3f ms, beyond reading %4.1f %%", contexts[i], 1e-6 * ns, 100 * (ns - reading) / ns);
+    }
+    printf("\n");
+}
+
+static void print_scaling(const machine* m, const virtual_model* model, size_t rows, unsigned only) {
+    const double alone = simulate(m, model, rows, 0, 1, NULL);
     for (size_t i = 0; i < sizeof thread_counts / sizeof *thread_counts; ++i) {
         const unsigned n = thread_counts[i];
-        double bytes;
-        const double prompt = simulate(m, &shape->config, rows, n, NULL),
-                     decode = simulate(m, &shape->config, 1, n, &bytes);
-        const double reading = bytes / (n * m->core < m->bandwidth ? n * m->core : m->bandwidth);
-        printf(
-            "%-10s %3u threads  prompt of %zu %9.2f ms, efficiency %5.1f %%   "
-            "decode %7.3f ms, beyond reading %4.1f "
-            "%%\n",
-            shape->name, n, rows, 1e-6 * prompt, 100 * alone / (prompt * n), 1e-6 * decode,
-            100 * (decode - reading) / decode);
+        if (only != 0 && n != only) continue;
+        const double prompt = simulate(m, model, rows, 0, n, NULL);
+        printf("%-12s %3u threads  prompt of %zu %9.2f ms, efficiency %5.1f %%", model->name, n, rows, 1e-6 * prompt,
+               100 * alone / (prompt * n));
+        print_decode(m, model, n);
     }
 }
 
@@ -131,7 +165,7 @@ static void check_against_reality(machine m, uint32_t layers, uint32_t rows) {
             if (took < best[k]) best[k] = took;
         }
     for (unsigned k = 0; k < 2; ++k) {
-        const double simulated = simulate(&m, &shape.config, rows, k + 1, NULL);
+        const double simulated = simulate(&m, &(virtual_model){"", shape.config, 0}, rows, 0, k + 1, NULL);
         printf(
             "%u layers, %u threads, prompt of %u: measured %.2f ms, simulated "
             "%.2f ms (%.2f)\n",
@@ -145,37 +179,44 @@ static void check_against_reality(machine m, uint32_t layers, uint32_t rows) {
 
 static void usage(void) {
     fprintf(stderr,
-            "usage: simulate_cores [--gmac N] [--attention N] [--values N] "
-            "[--bandwidth N] [--core N] [--line NS]\n"
-            "                      [--rows N] [--before 1] [--check LAYERS]\n"
-            "What each says and what is printed stands at the head of "
-            "native/bench/simulate_cores.c.\n");
+            "usage: simulate_cores [--gmac N] [--gemv N] [--attention N] [--values N] [--bandwidth N] [--core N]\n"
+            "                      [--line NS] [--lost N] [--serial N] [--rows N] [--before 1] [--threads N]\n"
+            "                      [--check LAYERS]\n"
+            "What each says and what is printed stands at the head of native/bench/simulate_cores.c.\n");
     exit(2);
 }
 
 int main(int argc, char** argv) {
-    machine m = {.gmac = 100, .attention = 12, .values = 2, .bandwidth = 430, .core = 30, .line = 50};
-    double rows = 512, before = 0, layers = 0;
+    machine m = {.gmac = 100, .gemv = 47, .attention = 12, .values = 2, .bandwidth = 430, .core = 30, .line = 50};
+    double rows = 512, before = 0, layers = 0, threads = 0;
     const struct {
         const char* name;
         double* value;
-    } options[] = {{"--gmac", &m.gmac}, {"--attention", &m.attention}, {"--values", &m.values},
-                   {"--core", &m.core}, {"--bandwidth", &m.bandwidth}, {"--line", &m.line},
-                   {"--rows", &rows},   {"--before", &before},         {"--check", &layers}};
+    } options[] = {{"--gmac", &m.gmac},     {"--gemv", &m.gemv},   {"--attention", &m.attention},
+                   {"--values", &m.values}, {"--core", &m.core},   {"--bandwidth", &m.bandwidth},
+                   {"--line", &m.line},     {"--lost", &m.lost},   {"--serial", &m.serial},
+                   {"--rows", &rows},       {"--before", &before}, {"--threads", &threads},
+                   {"--check", &layers}};
     for (int i = 1; i < argc; i += 2) {
         double* to = NULL;
         for (size_t k = 0; k < sizeof options / sizeof *options; ++k)
             if (strcmp(argv[i], options[k].name) == 0) to = options[k].value;
         if (to == NULL || i + 1 == argc || !((*to = strtod(argv[i + 1], NULL)) >= 0)) usage();
     }
-    if (!(m.gmac > 0 && m.attention > 0 && m.values > 0 && m.core > 0 && m.bandwidth > 0 && rows >= 2 && rows <= 65536))
+    if (!(m.gmac > 0 && m.gemv > 0 && m.attention > 0 && m.values > 0 && m.core > 0 && m.bandwidth > 0 && rows >= 2 &&
+          rows <= 65536 && m.serial <= 1))
         usage();
     m.before = before != 0;
     if (layers > 0) {
         check_against_reality(m, (uint32_t)layers, (uint32_t)rows);
         return 0;
     }
-    print_scaling(&m, bench_find_shape("llama-1b"), (size_t)rows);
-    print_scaling(&m, bench_find_shape("llama-8b"), (size_t)rows);
+    const char* const shapes[] = {"llama-1b", "llama-8b"};
+    for (size_t i = 0; i < 2; ++i) {
+        const virtual_model model = {shapes[i], bench_find_shape(shapes[i])->config, 0};
+        print_scaling(&m, &model, (size_t)rows, (unsigned)threads);
+    }
+    for (size_t i = 0; i < sizeof virtual_models / sizeof *virtual_models; ++i)
+        print_scaling(&m, &virtual_models[i], (size_t)rows, (unsigned)threads);
     return 0;
 }

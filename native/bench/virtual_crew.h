@@ -3,19 +3,29 @@
 #ifndef BENCH_VIRTUAL_CREW_H
 #define BENCH_VIRTUAL_CREW_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "random_model.h"
 
-enum { MAX_THREADS = 256 };
+enum { MAX_THREADS = 512 };
 
 typedef struct machine {
-    double gmac, attention, values;  // work of one core per nanosecond
-    double bandwidth, core;          // bytes per nanosecond
-    double line;                     // nanoseconds until a cache line is at the next core
+    double gmac, gemv, attention, values;  // work of one core per nanosecond
+    double bandwidth, core;                // bytes per nanosecond
+    double line;                           // nanoseconds until a cache line is at the next core
+    double lost;                           // part of its time for which a core is interrupted
+    double serial;                         // part of a step that one thread does while the others wait
     bool before;
 } machine;
+
+// Bytes per nanosecond of `busy` threads together, none of which reads more than `core`. Memory slows down before it is
+// exhausted: this way of adding both limits fits published scaling (tests/native/test_simulate_cores.py).
+static double reading_speed(const machine* m, double core, unsigned busy) {
+    const double all = core * (busy > 0 ? busy : 1), share = all / m->bandwidth;
+    return all / sqrt(1 + share * share);
+}
 
 typedef struct crew {
     const machine* m;
@@ -84,19 +94,22 @@ static void barrier(crew* c) {
 
 typedef struct phase {
     size_t items;
-    bool by_share;  // items are taken in shares, otherwise one by one
+    bool by_share;   // items are taken in shares, otherwise one by one
+    bool by_number;  // one by one, without the counter
     double (*work)(const struct phase* p,
                    size_t item);  // nanoseconds, or bytes if the phase reads memory
     bool reads;
     const machine* m;
     const uniform_config* c;
     lw_cuts cuts;
-    size_t rows, inputs, context;
+    size_t rows, inputs;
     double bytes_per_weight, of_row;
+    const struct attention_shape* attention;
 } phase;
 
 typedef struct thread_state {
     lw_taker taker;
+    size_t item;
     bool done;
     double left;  // work that is left of the items taken
 } thread_state;
@@ -110,13 +123,17 @@ static bool take_before(lw_taker* t, bool by_share, size_t* begin, size_t* end) 
 static void take(crew* c, const phase* p, unsigned thread, thread_state* s, line* counter) {
     size_t begin = 0, end = 0;
     lw_taker* t = &s->taker;
-    const bool by_number = !c->m->before && !t->begun;
+    const bool by_number = !c->m->before && (p->by_number || !t->begun);
     bool got;
     if (c->m->before)
         got = take_before(t, p->by_share, &begin, &end);
     else if (p->by_share)
         got = lw_take_share(t, &begin, &end);
-    else if ((got = lw_take_item(t, &begin)))
+    else if (p->by_number) {
+        got = lw_take_by_number(t, &s->item);
+        begin = s->item;
+        end = begin + 1;
+    } else if ((got = lw_take_item(t, &begin)))
         end = begin + 1;
     // If no thread has moved the counter, it was not needed.
     const bool counted = !by_number && atomic_load(&t->work->next) > 0 && c->n > 1;
@@ -129,8 +146,9 @@ static void take(crew* c, const phase* p, unsigned thread, thread_state* s, line
 // Units of work per nanosecond of one thread while `busy` threads work.
 static double speed(const phase* p, unsigned busy) {
     if (!p->reads) return 1;
-    const double share = p->m->bandwidth / (busy > 0 ? busy : 1);
-    return share < p->m->core ? share : p->m->core;
+    // A core reads no faster than it multiplies.
+    const double most = p->m->gemv * p->bytes_per_weight, core = p->m->core < most ? p->m->core : most;
+    return reading_speed(p->m, core, busy) / (busy > 0 ? busy : 1);
 }
 
 // Threads that read share the bandwidth, so their speeds change at every event. The simulation goes from one event to
@@ -166,6 +184,13 @@ static void run_phase(crew* c, const phase* p) {
         if (states[next].done) continue;
     }
     barrier(c);
+}
+
+// Holds all threads until memory has given `bytes` since `begin`.
+static void wait_for_memory(crew* c, double begin, double bytes) {
+    const double end = begin + bytes / reading_speed(c->m, c->m->core, c->n);
+    for (unsigned t = 0; t < c->n; ++t)
+        if (c->at[t] < end) c->at[t] = end;
 }
 
 #endif

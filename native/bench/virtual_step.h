@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#include "kinds/attend.h"
-#include "virtual_crew.h"
+#include "virtual_attention.h"
 
 static double panel_work(const phase* p, size_t item) {
     const double weights = (double)LW_PANEL * (double)p->inputs;
@@ -23,20 +22,6 @@ static double gate_up_work(const phase* p, size_t item) {
 static double row_work(const phase* p, size_t item) {
     (void)item;
     return p->of_row / p->m->values;
-}
-
-// Tokens of a tile. As in the library, late tiles go first.
-static size_t tile_tokens(const uniform_config* c) {
-    const lw_layer_config layer = uniform_layer(c);
-    return lw_tile_tokens(&layer.attention, layer.attention.n_kv_heads);
-}
-
-static double attention_work(const phase* p, size_t item) {
-    const size_t group = p->c->n_heads / p->c->n_kv_heads, tokens = tile_tokens(p->c);
-    const size_t tiles = (p->rows + tokens - 1) / tokens, first = (tiles - 1 - item / p->c->n_kv_heads) * tokens;
-    const size_t n = p->rows - first < tokens ? p->rows - first : tokens;
-    const double seen = (double)(p->context + first) + (double)(n + 1) / 2;
-    return seen * (double)(n * group * 2 * p->c->head_dim) / p->m->attention;
 }
 
 typedef struct step {
@@ -60,7 +45,9 @@ static void products(step* s, size_t outputs, size_t inputs, size_t rows, double
     p.cuts = s->c.m->before ? (lw_cuts){1, rows} : lw_cut_rows(rows, panels, s->c.n);
     p.items = panels * p.cuts.n;
     s->bytes += p.reads ? (double)(panels * LW_PANEL * inputs) * bytes : 0;
+    const double begin = s->c.at[0];
     run_phase(&s->c, &p);
+    if (!p.reads) wait_for_memory(&s->c, begin, (double)(panels * LW_PANEL * inputs) * bytes);
 }
 
 static void rows_phase(step* s, double values) {
@@ -69,15 +56,22 @@ static void rows_phase(step* s, double values) {
     run_phase(&s->c, &p);
 }
 
-static void attention_phase(step* s, size_t context) {
-    const size_t tokens = tile_tokens(s->config), tiles = (s->rows + tokens - 1) / tokens;
-    const phase p = {.items = tiles * s->config->n_kv_heads,
-                     .work = attention_work,
-                     .m = s->c.m,
-                     .c = s->config,
-                     .rows = s->rows,
-                     .context = context};
+// Attention of a layer: the scores first, if the library computes it in stages.
+static void attention_phases(step* s, const attention_shape* a) {
+    const double begin = s->c.at[0];
+    phase p = {.m = s->c.m, .c = s->config, .rows = s->rows, .attention = a};
+    if (a->tiling->stages.n_pieces > 0) {
+        p.items = a->tiling->stages.n_pieces * a->tiling->jobs;
+        p.work = score_work;
+        run_phase(&s->c, &p);
+        p.by_number = true;
+    }
+    p.items = a->tiling->n * a->tiling->jobs * lw_parts_of(a->tiling);
+    p.work = value_work;
     run_phase(&s->c, &p);
+    const double bytes = cache_bytes(s->config, a);
+    s->bytes += bytes;
+    wait_for_memory(&s->c, begin, bytes);
 }
 
 // With few rows every thread computes all norms itself, as in the library.
@@ -91,7 +85,7 @@ static void norm(step* s) {
 }
 
 // Runs a step; returns its nanoseconds.
-static double run_step(step* s) {
+static double run_step(step* s, virtual_attention* attention) {
     const uniform_config* c = s->config;
     const double q4 = 18.0 / 32, q6 = 210.0 / 256;
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
@@ -102,7 +96,7 @@ static double run_step(step* s) {
         norm(s);
         products(s, q + 2 * kv, c->hidden_size, s->rows, q4, false);
         rows_phase(s, (double)(q + 2 * kv));
-        attention_phase(s, 0);
+        attention_phases(s, shape_of_layer(attention, layer));
         if (layer + 1 == c->n_layers && s->rows > 1) {
             s->rows = 1;
             barrier(&s->c);
@@ -118,12 +112,25 @@ static double run_step(step* s) {
     return s->c.at[0];
 }
 
-static double simulate(const machine* m, const uniform_config* c, size_t rows, unsigned threads, double* bytes) {
+// A step of `rows` tokens of one sequence behind `context` others, on machines without interruptions.
+static double simulate_alone(const machine* m, const virtual_model* model, size_t rows, size_t context,
+                             unsigned threads, double* bytes) {
     static step s;
-    s = (step){.c = {.m = m, .n = threads}, .config = c, .rows = rows, .reads = rows == 1};
-    const double ns = run_step(&s);
+    s = (step){.c = {.m = m, .n = threads}, .config = &model->config, .rows = rows, .reads = rows == 1};
+    virtual_attention attention;
+    open_attention(&attention, model, rows, context, threads);
+    const double ns = run_step(&s, &attention);
+    close_attention(&attention);
     if (bytes != NULL) *bytes = s.bytes;
     return ns;
+}
+
+// Threads meet so often that every interruption of one holds all of them.
+static double simulate(const machine* m, const virtual_model* model, size_t rows, size_t context, unsigned threads,
+                       double* bytes) {
+    double ns = simulate_alone(m, model, rows, context, threads, bytes);
+    if (m->serial > 0) ns = (1 - m->serial) * ns + m->serial * simulate_alone(m, model, rows, context, 1, NULL);
+    return ns * (1 + m->lost * threads);
 }
 
 #endif

@@ -84,7 +84,7 @@ uint64_t lw_fp_enter(void) {
 
 void lw_fp_restore(uint64_t saved) { _mm_setcsr((uint32_t)saved); }
 
-static uint32_t vector_bits(void) { return 0; }
+uint32_t lw_cpu_vector_bits(void) { return 0; }
 
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
@@ -101,11 +101,14 @@ enum { GET_VECTOR_LENGTH = 51, VECTOR_BYTES = 0xFFFF };  // PR_SVE_GET_VL and it
 
 atomic_uint lw_cpu_fetch_ahead;
 
-static uint32_t vector_bits(void) {
-    if (!(getauxval(AT_HWCAP) & CAP_SVE)) return 0;
-    const int found = prctl(GET_VECTOR_LENGTH);
-    return found < 0 ? 0 : (uint32_t)(found & VECTOR_BYTES) * 8;
+static uint32_t vector_bits;
+
+__attribute__((constructor)) static void find_vector_bits(void) {
+    const int found = getauxval(AT_HWCAP) & CAP_SVE ? prctl(GET_VECTOR_LENGTH) : 0;
+    vector_bits = found < 0 ? 0 : (uint32_t)(found & VECTOR_BYTES) * 8;
 }
+
+uint32_t lw_cpu_vector_bits(void) { return vector_bits; }
 
 uint32_t lw_cpu_levels(void) {
     uint32_t levels = LW_BIT_SCALAR | LW_BIT_NEON;
@@ -113,7 +116,7 @@ uint32_t lw_cpu_levels(void) {
     levels |= LW_BIT_DOTPROD;
     if (!(getauxval(AT_HWCAP) & CAP_F16_FMLAL) || !(getauxval(AT_HWCAP2) & CAP2_INT8MM)) return levels;
     levels |= LW_BIT_I8MM;
-    const uint32_t bits = vector_bits();
+    const uint32_t bits = lw_cpu_vector_bits();
     if (getauxval(AT_HWCAP2) & CAP2_SVE_INT8MM && (bits == 128 || bits == 256 || bits == 512)) levels |= LW_BIT_SVE;
     return levels;
 }
@@ -130,9 +133,7 @@ void lw_fp_restore(uint64_t saved) { __asm__ volatile("msr fpcr, %0" : : "r"(sav
 #endif
 
 lw_level lw_cpu_best_level(void) {
-    uint32_t levels = lw_cpu_levels();
-    // With 128-bit vectors SVE does the same work per instruction as I8MM, which needs no loads that repeat inputs.
-    if (vector_bits() == 128) levels &= ~(uint32_t)LW_BIT_SVE;
+    const uint32_t levels = lw_cpu_levels();
     lw_level best = LW_LEVEL_SCALAR;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level)
         if (levels >> level & 1) best = (lw_level)level;
@@ -183,6 +184,6 @@ const char* lw_cpu_features(void) {
     static _Thread_local char names[144];
     usable_levels(names);
     const size_t length = strlen(names);
-    if (lw_cpu_levels() & LW_BIT_SVE) snprintf(names + length, sizeof names - length, " vl%u", vector_bits());
+    if (lw_cpu_levels() & LW_BIT_SVE) snprintf(names + length, sizeof names - length, " vl%u", lw_cpu_vector_bits());
     return names;
 }

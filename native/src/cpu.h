@@ -38,6 +38,8 @@ extern const char* const lw_level_names[LW_LEVEL_COUNT];
 // Bit l is set when this CPU (and operating system) can run level l.
 uint32_t lw_cpu_levels(void);
 lw_level lw_cpu_best_level(void);
+// Bits of an SVE vector, 0 without SVE.
+uint32_t lw_cpu_vector_bits(void);
 // NULL names the best level.
 lw_status lw_level_by_name(const char* name, lw_level* out);
 

@@ -30,7 +30,7 @@ static double seconds(void) { return 1e-9 * (double)lw_profile_now(); }
 
 // Opens threads on the first allowed CPUs, so that no two share a CPU; unpinned when there are fewer CPUs than threads.
 static lw_pool* open_pool(uint32_t n_threads) {
-    uint32_t cpus[256], n = 0;
+    uint32_t cpus[LW_MAX_THREADS], n = 0;
     lw_cpu_mask allowed;
     lw_get_affinity(&allowed);  // empty when the system refuses
     for (uint32_t cpu = 0; cpu < LW_MAX_CPUS && n < n_threads; ++cpu)
@@ -90,8 +90,8 @@ static double best_multiply(measurement* m) {
 }
 
 lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out) {
-    if (out == NULL || n_threads < 1 || n_threads > 256)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_measure_limits: %u threads, must be 1 to 256", n_threads);
+    if (out == NULL || n_threads < 1 || n_threads > LW_MAX_THREADS)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_measure_limits: %u threads, must be 1 to %d", n_threads, LW_MAX_THREADS);
     lw_level level;
     LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
     lw_block block;

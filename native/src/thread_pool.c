@@ -35,14 +35,14 @@ typedef struct meeting {
 
 typedef struct group {
     meeting here;
-    lw_signal start;  // raised for every run, and to quit
+    lw_signal start;  // raised for every run of the group, and to quit
 } group;
 
 struct lw_pool {
-    lw_signal start;  // the same for the first thread of every group, which passes it on to its group
     meeting groups_meet;
-    _Alignas(64) unsigned threads;  // everything from here is read by all threads and written between runs
+    _Alignas(64) unsigned threads;  // everything from here is read by threads that run and written between runs
     unsigned n_groups;
+    unsigned running, running_groups;  // threads of a run, which are the first ones
     unsigned started;
     _Bool quit;  // like work and context: written before a start, read after it
     void (*work)(void*, unsigned);
@@ -151,19 +151,19 @@ static _Bool comes_last(meeting* m, unsigned n) {
 static unsigned value_of(const lw_signal* word) { return atomic_load_explicit(&word->value, memory_order_relaxed); }
 
 static void meet_groups(lw_pool* pool) {
-    if (pool->n_groups == 1) return;
+    if (pool->running_groups == 1) return;
     meeting* all = &pool->groups_meet;
     const unsigned seen = value_of(&all->left);
-    if (comes_last(all, pool->n_groups))
+    if (comes_last(all, pool->running_groups))
         raise_signal(&all->left);
     else
         wait_while_equal(&all->left, seen, &pool->patience);
 }
 
 void lw_pool_barrier(lw_pool* pool, unsigned thread) {
-    if (pool->threads == 1) return;
+    if (pool->running == 1) return;
     meeting* here = &pool->groups[thread / LW_POOL_GROUP].here;
-    const unsigned rest = pool->threads - thread / LW_POOL_GROUP * LW_POOL_GROUP, seen = value_of(&here->left);
+    const unsigned rest = pool->running - thread / LW_POOL_GROUP * LW_POOL_GROUP, seen = value_of(&here->left);
     if (comes_last(here, rest < LW_POOL_GROUP ? rest : LW_POOL_GROUP)) {
         meet_groups(pool);
         raise_signal(&here->left);
@@ -172,25 +172,25 @@ void lw_pool_barrier(lw_pool* pool, unsigned thread) {
     }
 }
 
+// The first thread of a group starts two further groups. A group that does not run is not woken.
+static void start_next(lw_pool* pool, unsigned number) {
+    for (unsigned next = 2 * number + 1; next <= 2 * number + 2 && next < pool->running_groups; ++next)
+        raise_signal(&pool->groups[next].start);
+}
+
 static void* worker(void* argument) {
     const worker_start self = *(worker_start*)argument;
     free(argument);
     lw_pool* pool = self.pool;
-    lw_signal* group_start = &pool->groups[self.thread / LW_POOL_GROUP].start;
-    const _Bool is_first = self.thread % LW_POOL_GROUP == 0;
+    const unsigned number = self.thread / LW_POOL_GROUP;
     lw_fp_enter();
     for (unsigned seen = 0;; ++seen) {
-        wait_while_equal(is_first ? &pool->start : group_start, seen, NULL);
-        if (is_first) raise_signal(group_start);
+        wait_while_equal(&pool->groups[number].start, seen, NULL);
         if (pool->quit) return NULL;
+        if (self.thread % LW_POOL_GROUP == 0) start_next(pool, number);
         pool->work(pool->context, self.thread);
         lw_pool_barrier(pool, self.thread);
     }
-}
-
-static void start_all(lw_pool* pool) {
-    if (pool->n_groups > 1) raise_signal(&pool->start);
-    raise_signal(&pool->groups[0].start);
 }
 
 _Bool lw_start_thread(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
@@ -231,6 +231,7 @@ lw_pool* lw_pool_open(unsigned threads, const uint32_t* cpus) {
     memset(pool, 0, bytes);
     pool->threads = threads;
     pool->n_groups = n_groups;
+    lw_pool_use(pool, threads);
     pool->started = 1;
     pool->pinned = cpus != NULL;
     pool->first_cpu = cpus != NULL ? cpus[0] : 0;
@@ -252,10 +253,17 @@ void lw_pool_limit_cpus(lw_pool* pool, unsigned cpus) {
 void lw_pool_close(lw_pool* pool) {
     if (pool == NULL) return;
     pool->quit = 1;
-    start_all(pool);
+    for (unsigned i = 0; i < pool->n_groups; ++i) raise_signal(&pool->groups[i].start);
     for (unsigned i = 1; i < pool->started; ++i) pthread_join(pool->handles[i], NULL);
     free(pool->handles);
     free(pool);
+}
+
+unsigned lw_pool_use(lw_pool* pool, unsigned threads) {
+    const unsigned groups = (threads + LW_POOL_GROUP - 1) / LW_POOL_GROUP, all = groups * LW_POOL_GROUP;
+    pool->running_groups = groups;
+    pool->running = all < pool->threads ? all : pool->threads;
+    return pool->running;
 }
 
 unsigned lw_pool_threads(const lw_pool* pool) { return pool->threads; }
@@ -270,7 +278,8 @@ void lw_pool_run(lw_pool* pool, void (*work)(void*, unsigned), void* context) {
     }
     pool->work = work;
     pool->context = context;
-    start_all(pool);
+    raise_signal(&pool->groups[0].start);
+    start_next(pool, 0);
     work(context, 0);
     lw_pool_barrier(pool, 0);
     if (pinned) lw_set_affinity(&mask);

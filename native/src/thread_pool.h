@@ -43,10 +43,13 @@ unsigned lw_pool_threads(const lw_pool* pool);
 // says.
 void lw_pool_limit_cpus(lw_pool* pool, unsigned cpus);
 
+// Runs to come use the first `threads` threads, rounded up to whole groups; the others sleep. Returns their number.
+unsigned lw_pool_use(lw_pool* pool, unsigned threads);
+
 // Runs work(context, thread) for every thread 0 .. threads-1 and returns when all have finished; the caller is thread
 // 0. During the call the floating-point state is the one that the numeric contract demands.
 void lw_pool_run(lw_pool* pool, void (*work)(void* context, unsigned thread), void* context);
-// Inside a run, called by thread `thread`: returns when every thread has called it.
+// Inside a run, called by thread `thread`: returns when every thread of the run has called it.
 void lw_pool_barrier(lw_pool* pool, unsigned thread);
 // Inside a run: returns when *count has reached `wanted`; other threads add to it. It does not sleep, as the count is
 // almost always there already.
@@ -103,6 +106,14 @@ static inline _Bool lw_take_item(lw_taker* t, size_t* item) {
     if (t->total <= t->threads || !lw_work_take(t->work, t->total - t->threads, 1, item, &end)) return 0;
     *item += t->threads;
     return 1;
+}
+
+// Items thread, thread + threads, ... without the counter: for few items that take equally long, at whose end all threads
+// would meet there. `item` is kept between calls.
+static inline _Bool lw_take_by_number(lw_taker* t, size_t* item) {
+    *item = t->begun ? *item + t->threads : t->thread;
+    t->begun = 1;
+    return *item < t->total;
 }
 
 // Shares as in lw_work_take_share; the first shares have the same length for all threads.

@@ -11,8 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lanewise.arm_parts import ARM_PARTS
+
 ROOT = Path("/")
-MAX_THREADS = 256
+MAX_THREADS = 1024  # LW_MAX_THREADS of the library
 GIB = 1 << 30
 MIB = 1 << 20
 # v1 writes "no limit" as the largest multiple of a page below 2**63.
@@ -309,20 +311,6 @@ def cpu_name(root: Path = ROOT) -> str:
         return fields["model name"]
     part = (fields.get("CPU implementer", ""), fields.get("CPU part", ""))
     return ARM_PARTS.get(part) or " ".join(filter(None, ["Arm", *part])) if part[0] else "unknown"
-
-
-ARM_PARTS = {
-    ("0x41", "0xd03"): "Arm Cortex-A53",
-    ("0x41", "0xd08"): "Arm Cortex-A72",
-    ("0x41", "0xd0b"): "Arm Cortex-A76",
-    ("0x41", "0xd0c"): "Arm Neoverse N1",
-    ("0x41", "0xd40"): "Arm Neoverse V1",
-    ("0x41", "0xd49"): "Arm Neoverse N2",
-    ("0x41", "0xd4f"): "Arm Neoverse V2",
-    ("0x41", "0xd84"): "Arm Neoverse V3",
-    ("0x41", "0xd8e"): "Arm Neoverse N3",
-    ("0xc0", "0xac3"): "AmpereOne",
-}
 
 
 def huge_pages(root: Path = ROOT) -> str:

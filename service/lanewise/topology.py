@@ -203,7 +203,8 @@ def place(
     places = [node_of[cpu] for cpu in cpus]
     nodes = sorted({*(places or topology.nodes())} & topology.memory.keys())
     free = {node: topology.memory[node] for node in nodes}
-    numa, why = _choose_numa(wishes, free, reason, weight_bytes, limit)
+    may_move = reason == _others_may_use(threads, topology)
+    numa, why = _choose_numa(wishes, free, reason, weight_bytes, limit, may_move)
     if numa != "off" and (refused := refusal(nodes)) is not None:
         numa, why = "off", f"{numa} is not possible here: {refused}"
     names = f"node{'s' * (len(nodes) != 1)} {', '.join(map(str, nodes))}"
@@ -243,9 +244,11 @@ def _why_not_pinned(
         return "physical cores unknown"
     if quota is not None and quota < cpus:
         return f"a CPU quota ({quota:g} CPUs) shares the cores with others"
-    if threads != cores:
-        return f"{threads} threads and {cores} cores, which others may use too"
-    return None
+    return _others_may_use(threads, topology) if threads != cores else None
+
+
+def _others_may_use(threads: int, topology: Topology) -> str:
+    return f"{threads} threads and {len(topology.cores)} cores, which others may use too"
 
 
 def _choose_numa(
@@ -254,8 +257,12 @@ def _choose_numa(
     not_pinned: str | None,
     weight_bytes: int | None,
     limit: MemoryLimit,
+    may_move: bool,
 ) -> tuple[str, str]:
-    """A key of WAYS, and why; ``free`` has the bytes of each node that memory may go to."""
+    """A key of WAYS, and why; ``free`` has the bytes of each node that memory may go to.
+
+    With ``may_move`` threads run wherever there are free cores, on any of the nodes.
+    """
     if wishes.numa == "off":
         return "off", "as asked for"
     if len(free) < (1 if wishes.numa == "interleave" else 2):
@@ -265,10 +272,12 @@ def _choose_numa(
         if wishes.numa == "replicate":
             _check_copies(free, weight_bytes or 0, limit)
         return wishes.numa, "as asked for"
-    if not_pinned is not None:
+    if not_pinned is not None and not may_move:
         return "off", "threads are not pinned"
     if wishes.load == "map":
         return "off", "load is map, and pages of a file cannot be moved"
+    if may_move:
+        return "interleave", "threads may run on any of them; cpu_pinning on keeps each on a core"
     most = min(limit.n_bytes // (2 * len(free)), *free.values())
     if weight_bytes is None:
         return "replicate", f"if the weights take at most {format_size(most)}, else interleave"

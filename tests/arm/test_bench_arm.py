@@ -54,10 +54,22 @@ def test_a_kernel_is_counted_and_modelled(ready) -> None:
     assert 4 < row["mac_per_cycle"]["N1"] < 32  # two SDOT a cycle are 32
 
 
+def test_a_kernel_of_sve_is_counted_with_each_length_of_vectors_that_uses_it(ready) -> None:
+    run = bench_arm("--kernel", "1x32__sve", "--rows", "1", "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = {(row["kernel"], row["vectors"]): row for row in json.loads(run.stdout)["kernels"]}
+    long, short = (rows["gemv_bf16_f32_1x32__sve", vectors] for vectors in (256, 128))
+    assert list(long["mac_per_cycle"]) == ["V1/5", "V1/8"]
+    assert list(short["mac_per_cycle"]) == ["N2", "V2"]
+    assert 1.5 < short["instructions"] / long["instructions"] < 2
+    assert [vectors for kernel, vectors in rows if kernel.startswith("gemv_q4")] == [256]
+
+
 @pytest.mark.parametrize(
     ("kernel", "rows", "bits"),
     [
         *(("gemv_q4g32_q8g32_1x32__dotprod", 1, 4.5), ("gemv_cb2_q8g32_1x16__i8mm", 1, 2.25)),
+        *(("gemv_q4g32_q8g32_1x32__sve", 1, 4.5), ("gemv_bf16_f32_1x32__sve", 1, 16)),
         *topics.thorough(
             *(("gemm_q4g32_q8g32_8x4__dotprod", 2, 4.5), ("gemv_q8g32_q8g32_1x16__i8mm", 1, 8.5)),
             *(("gemv_q4_k_q8g32_1x32__dotprod", 1, 4.5), ("gemm_q4g32_q8g32_12xv__sve", 96, 4.5)),
@@ -112,10 +124,13 @@ def test_steps_of_a_model_are_counted_and_modelled(ready) -> None:
     run = bench_arm("--steps", "--prompt", "12", "--json")  # SVE takes nine rows and more
     assert run.returncode == 0, run.stdout + run.stderr
     steps = {step["level"]: step for step in json.loads(run.stdout)["steps"]}
-    assert list(steps) == ["neon", "dotprod", "i8mm", "sve"]
-    for name, cores in (("dotprod", {"N1"}), ("sve", {"V1/5", "V1/8"})):
+    assert list(steps) == ["neon", "dotprod", "i8mm", "sve/256", "sve/128"]
+    cores_of = {"dotprod": {"N1"}, "sve/256": {"V1/5", "V1/8"}, "sve/128": {"N2", "V2"}}
+    for name, cores in cores_of.items():
         assert set(steps[name]["decode_cycles"]) == cores
         for kind in ("decode", "prefill"):
             for cycles in steps[name][f"{kind}_cycles"].values():  # of 4 or 5 a cycle at most
                 assert steps[name][kind] / 8 < cycles < 2 * steps[name][kind]
-    assert steps["sve"]["prefill"] < steps["i8mm"]["prefill"] < steps["dotprod"]["prefill"]
+    assert steps["sve/256"]["prefill"] < steps["i8mm"]["prefill"] < steps["dotprod"]["prefill"]
+    # with the same kernels, found behind others in the table
+    assert 1 <= steps["sve/128"]["prefill"] / steps["i8mm"]["prefill"] < 1.01

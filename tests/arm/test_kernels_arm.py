@@ -41,12 +41,13 @@ def test_kernels_equal_the_definition(emulated, level: Level) -> None:
 
 @at(*LEVELS)
 def test_the_best_level_is_chosen(emulated, level: Level) -> None:
-    """The last one, but SVE only where its vectors are longer than those of I8MM."""
+    """The last one; but prompts take SVE's tiles only where its vectors are longer than I8MM's."""
     output = succeeded(emulated(level, "test_cpu"))
-    usable = level.isas[:-1] if level.name.endswith("sve128") else level.isas
-    best, features = output.splitlines()[:2]
+    best, prompts, features = output.splitlines()[:3]
     length = re.search(r"sve(\d+)$", level.name)
-    assert best == f"best {usable[-1]}"
+    tiles = level.isas[:-1] if level.name.endswith("sve128") else level.isas
+    assert best == f"best {level.isas[-1]}"
+    assert prompts.endswith(f"__{tiles[-1]}")
     assert features.split()[1:] == [*level.isas, *([f"vl{length[1]}"] if length else [])]
 
 

@@ -51,6 +51,9 @@ class PagedSession:
         assert all(draw.sampling.temperature == 0 for draw in draws)
         return [Sampled(int(row.argmax()), 0.0) for row in self.step(batch)]
 
+    def limit_threads(self, threads, max_rows, max_context):
+        self.limited_to = threads
+
     def counters(self):
         return Counters(len(self.batches), 0, 0, 0, 0, 0)
 
@@ -114,7 +117,7 @@ def open_fake_model():
 
     @contextlib.contextmanager
     def open_model(settings, longest=None, mtp=False):
-        checkpoint = types.SimpleNamespace(name="tiny", tokenizer=None)
+        checkpoint = types.SimpleNamespace(name="tiny", tokenizer=None, files=())
         placed = Placement((), "not pinned: a test", "off", (), (), "wherever it is: a test")
         yield Opened(checkpoint, FakeModel(), settings.threads or 1, "f16", placed)
 

@@ -161,7 +161,7 @@ def test_users_that_are_too_many_are_told_so(plan):
 
 def test_the_table_says_what_binds_and_what_was_estimated(plan):
     text = plan("--instance Standard_D8ps_v6 --users 2")
-    assert "Standard_D8ps_v6, i8mm, 8 threads" in text
+    assert "Standard_D8ps_v6, sve, 8 threads" in text
     assert "eastus on 2026-06-18" in text
     assert "estimated, not published: clock_ghz, socket_gb_s, core_gb_s" in text
     assert re.search(r" (bandwidth|arithmetic|overhead) \d+%", text)

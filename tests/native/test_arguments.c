@@ -61,9 +61,9 @@ static void test_functions_of_no_handle(void) {
 #if defined(__x86_64__)
     ARGUMENT(lw_set_fetch_ahead(64), "fetch_ahead 64: must be 0 on x86");
 #endif
-    ARGUMENT(lw_measure_limits(1, NULL, NULL), "must be 1 to 256");
-    ARGUMENT(lw_measure_limits(0, NULL, &(lw_limits){0}), "0 threads, must be 1 to 256");
-    ARGUMENT(lw_measure_limits(257, NULL, &(lw_limits){0}), "257 threads");
+    ARGUMENT(lw_measure_limits(1, NULL, NULL), "must be 1 to 1024");
+    ARGUMENT(lw_measure_limits(0, NULL, &(lw_limits){0}), "0 threads, must be 1 to 1024");
+    ARGUMENT(lw_measure_limits(1025, NULL, &(lw_limits){0}), "1025 threads");
     ARGUMENT(lw_measure_limits(1, "z80", &(lw_limits){0}), "isa 'z80' is unknown");
 }
 
@@ -114,7 +114,7 @@ static void test_configs(void) {
     ARGUMENT(uniform_create(&config, NULL, 1, NULL), "must not be NULL");
     ARGUMENT(uniform_create(&config, "z80", 1, &model), "isa 'z80' is unknown");
     ARGUMENT(uniform_create(&config, NULL, 0, &model), "0 threads");
-    ARGUMENT(uniform_create(&config, NULL, UINT_MAX, &model), "must be 1 to 256");
+    ARGUMENT(uniform_create(&config, NULL, UINT_MAX, &model), "must be 1 to 1024");
     expect(model == untouched, "a refused call writes no model");
 #define FIELD(field, name)                                                             \
     do {                                                                               \

@@ -2,7 +2,7 @@
 //
 // Shapes are drawn at random: contexts across several splits of 1024 tokens, windows, groups of query heads, head
 // sizes that are no multiple of a vector, f16, f32 and int8 caches, scattered blocks, unwritten tokens that hold NaN. Each job
-// is done whole and in splits, the last one first.
+// is done whole, in splits, the last one first, and in two stages, in which some heads and dimensions are a job.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -305,6 +305,46 @@ static void attend_in_splits(const sample* s, const lw_lane_ops* ops) {
     free(states);
 }
 
+// One job of the second stage: some heads and some dimensions, whole or in splits.
+static void attend_part(const sample* s, const lw_lane_ops* ops, size_t head, size_t heads, lw_tokens dims) {
+    sample part = *s;
+    lw_attention_job* job = &part.job;
+    job->q = NULL;
+    job->group = heads;
+    job->slopes = NULL;  // the scores have them
+    job->scores += head * job->score_span;
+    job->out += head * result_dim(s);
+    job->dims = dims;
+    if (draw(2))
+        ops->attention(job);
+    else
+        attend_in_splits(&part, ops);
+}
+
+static void attend_in_stages(sample* s, const lw_lane_ops* ops) {
+    lw_attention_job* job = &s->job;
+    const lw_tokens seen = lw_attention_tokens(job->first_position, job->n_tokens, job->window, job->length);
+    job->first_score = seen.first / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS;
+    job->score_span = (seen.end - job->first_score + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS;
+    job->score_stride = job->group * job->score_span + draw(20);
+    job->scores = allocate(job->n_tokens * job->score_stride * sizeof(float));
+    job->stage = LW_ATTEND_SCORES;
+    for (size_t first = job->first_score, end; first < seen.end; first = end) {
+        end = first + (1 + draw(30)) * LW_BLOCK_TOKENS;
+        ops->attention_scores(job, (lw_tokens){first, end < seen.end ? end : seen.end});
+    }
+    job->stage = LW_ATTEND_VALUES;
+    for (size_t head = 0, heads; head < job->group; head += heads) {
+        heads = 1 + draw(job->group - head);
+        for (size_t d = 0, n; d < job->kv.value_dim; d += n) {
+            n = (1 + draw(4)) * LW_LANES;
+            attend_part(s, ops, head, heads, (lw_tokens){d, d + n < job->kv.value_dim ? d + n : job->kv.value_dim});
+        }
+    }
+    free(job->scores);
+    job->stage = LW_ATTEND_WHOLE;
+}
+
 // Whether a level writes a token's key and value as the definition does, touching nothing else, and notices NaN.
 static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     sample defined = *s;
@@ -368,12 +408,14 @@ int main(int argc, char** argv) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
             ++*(writes_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             if (s.job.kv.type == LW_I8) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
-            for (int in_splits = 0; in_splits < 2; ++in_splits) {
+            for (int way = 0; way < (s.job.kv.latent ? 2 : 3); ++way) {
                 memset(s.out, 0xFF, s.job.n_tokens * s.job.out_stride * sizeof(float));
-                if (in_splits)
+                if (way == 0)
+                    lw_level_lane_ops[level]->attention(&s.job);
+                else if (way == 1)
                     attend_in_splits(&s, lw_level_lane_ops[level]);
                 else
-                    lw_level_lane_ops[level]->attention(&s.job);
+                    attend_in_stages(&s, lw_level_lane_ops[level]);
                 const size_t wrong = compare(&s, lw_level_names[level]);
                 *(wrong > 0 ? &failed : &passed) += 1;
             }

@@ -28,6 +28,16 @@ def test_warnings_are_errors_only_where_they_are_asked_to_be(tmp_path, options, 
     assert {"-Werror" in one["command"].split() for one in compiled} == {stops}
 
 
+@pytest.mark.parametrize("system", ["Darwin", "FreeBSD"])
+def test_other_systems_are_refused_in_one_line(tmp_path, system):
+    if CMAKE is None or shutil.which("gcc") is None:
+        topics.skip("native", "no cmake or gcc to configure the library with")
+    command = [CMAKE, "-S", ROOT / "native", "-B", tmp_path, f"-DCMAKE_SYSTEM_NAME={system}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"Lanewise runs on Linux, not on {system}: on a Mac" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(("ci", "stops"), [("", False), ("true", True)])
 def test_ci_asks_for_errors_and_installing_does_not(ci, stops):
     make = ["make", "--dry-run", "--always-make", "--directory", ROOT, "build/sanitize/.built"]

@@ -1,4 +1,4 @@
-// What is said of this CPU: prints "best LEVEL" and "features ..." and checks that they agree with what can be asked for.
+// What is said of this CPU: prints "best LEVEL", "prompts KERNEL" and "features ..." and checks that they agree with what can be asked for.
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,9 @@ int main(void) {
                                          "neon",   "dotprod", "i8mm",       "sve"};
     char features[256];
     snprintf(features, sizeof features, " %s ", lw_cpu_features());
-    printf("best %s\nfeatures%s\n", lw_cpu_isa(), features);
+    lw_kernel_info prompts = {0};
+    expect(lw_kernel_in_use(NULL, LW_Q4_0, 96, &prompts) == LW_OK, "a kernel for prompts");
+    printf("best %s\nprompts %s\nfeatures%s\n", lw_cpu_isa(), prompts.symbol, features);
     for (size_t i = 0; i < sizeof levels / sizeof *levels; ++i) {
         char name[32];
         snprintf(name, sizeof name, " %s ", levels[i]);

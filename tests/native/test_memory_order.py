@@ -147,6 +147,7 @@ PROOFS = {
     "pool -n2 -k2 -b2": 400,
     "pool -n3 -k1 -b0 -r0": 10_000,
     "pool -n4 -k0": 1_000,
+    "groups -n3 -k1 -r0": 100,
     "work -n2 -k2 -i3": 400,
     "items -n2 -k2 -i3": 400,
     "shares -n2 -k1 -i5": 300,
@@ -272,14 +273,15 @@ FAULTS = {
     "one release opens a gate": Fault("gate", POOL, "&holds, holds - 1)", "&holds, 0)"),
     "arrivals are reset too late": Fault("pool -b1", POOL, RAISE, RAISE + RESET),
     "a run waits for nobody": Fault("pool", POOL, RUN + MEET, RUN),
-    "a group is not started": Fault(
-        "pool -n4 -k0 -r0", POOL, "if (is_first) raise_signal(group_start);", ""
+    "a group is not started": Fault("pool -n3 -b0 -r0", POOL, "    start_next(pool, 0);", ""),
+    "a group that does not run is started": Fault(
+        "groups -k1 -r0", POOL, "next < pool->running_groups", "next < pool->n_groups"
     ),
     "groups do not meet": Fault(
         "pool -n3 -b0 -r0",
         POOL,
-        "if (pool->n_groups == 1) return;",
-        "if (pool->n_groups > 0) return;",
+        "if (pool->running_groups == 1) return;",
+        "if (pool->running_groups > 0) return;",
     ),
     "groups are not told": Fault(
         "pool -n3 -b0 -r0", POOL, "        raise_signal(&all->left);", "        (void)0;"

@@ -313,7 +313,46 @@ static void test_bad_coded_tensors(void) {
     lw_model_close(model);
 }
 
+// On Arm, F16 whose values a bfloat16 holds becomes bfloat16, and no other: no value may change.
+static void test_halves_as_bfloat(void) {
+    enum { COUNT = ROWS * COLS };
+    static uint16_t halves[COUNT];
+    lw_tensor t = {halves, sizeof halves, LW_F16, ROWS, COLS, 0, NULL};
+    for (size_t i = 0; i < COUNT; ++i) {
+        const uint16_t bits = (uint16_t)mix(i) & 0xFBF8;  // eight significant bits; or a subnormal half
+        halves[i] = (bits & 0x7C00) == 0 && i % 2 ? (uint16_t)((bits & 0x8000) | (bits & 0x3FF) >> 3) : bits;
+    }
+#if defined(__aarch64__)
+    const lw_type held = LW_BF16;
+#else
+    const lw_type held = LW_F16;
+#endif
+    static const uint16_t odd[] = {0x3C04, 0x8203, 0x0101, 0xFC00};  // nine bits or more, and infinity
+    for (size_t i = 0; i <= sizeof odd / sizeof *odd; ++i) {
+        lw_model* model = make_model(NULL, 2);
+        lw_packed_tensor packed = {0};
+        const bool fits = i == sizeof odd / sizeof *odd;
+        if (!fits) halves[COUNT - 1] = odd[i];
+        const lw_status status = lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_F16);
+        expect(status == (!fits && odd[i] == 0xFC00 ? LW_ERR_NONFINITE : LW_OK), "F16", "loads, or does not");
+        expect(status != LW_OK || (lw_model_packed(model, LW_TOKEN_EMBEDDING, 0, &packed) == LW_OK &&
+                                   packed.type == (fits ? held : LW_F16)),
+               "F16", "held as the wrong type");
+        expect((lw_model_load(model, LW_TOKEN_EMBEDDING, 0, &t, LW_BF16) == LW_OK) == fits, "BF16",
+               "takes what it cannot hold, or does not take what it can");
+        static uint16_t rows[COUNT];
+        expect(status != LW_OK || lw_packed_rows(&packed, rows, sizeof rows) == LW_OK, "F16", "no rows");
+        for (size_t k = 0; status == LW_OK && k < COUNT; ++k) {
+            const float value = packed.type == LW_F16 ? lw_half_to_float(rows[k]) : lw_bfloat_to_float(rows[k]);
+            expect(memcmp(&value, &(float){lw_half_to_float(halves[k])}, 4) == 0, "F16", "a value changed");
+        }
+        halves[COUNT - 1] = 0;
+        lw_model_close(model);
+    }
+}
+
 int main(void) {
+    test_halves_as_bfloat();
     for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
         test_every_layout_holds_the_same_rows(types[i]);
         for (int from = 0; from < LW_LEVEL_COUNT; ++from)

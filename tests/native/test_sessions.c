@@ -59,6 +59,7 @@ static void test_no_session(lw_session* session) {
     lw_profile_row row;
     uint32_t n = 77;
     ARGUMENT(lw_session_hold_draws(NULL), "must not be NULL");
+    ARGUMENT(lw_session_limit_threads(NULL, 1, 1, 1), "must not be NULL");
     ARGUMENT(lw_session_release_draws(NULL), "must not be NULL");
     ARGUMENT(lw_session_release_draws(session), "nothing holds the draws");
     ARGUMENT(lw_session_counters(NULL, &counters), "must not be NULL");

@@ -13,7 +13,7 @@
 #include "small_model.h"
 #include "uniform_model.h"
 
-enum { MAX_POOL_THREADS = 19, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
+enum { MAX_POOL_THREADS = 35, RUNS = 100, ITEMS = 37, USERS = 3, ROUNDS = 24, PROMPT = 8, LATE_NS = 100000 };
 enum { RANK = 40 };  // two panels, which threads share
 enum { LONG_CONTEXT = 2100, LONG_BLOCKS = 80, CUT_ROWS = 201 };
 
@@ -47,7 +47,8 @@ static void meet(void* context, unsigned thread) {
         for (; begin < end; ++begin) m->share[begin] += m->item[begin];
 }
 
-// Of 9 threads one is a group of its own; of 19 all but one get a second item.
+// Of 9 threads one is a group of its own; of 19 all but one get a second item; of 35 some are started by a group that was
+// itself started.
 static void test_pool(unsigned threads) {
     meeting m = {.pool = lw_pool_open(threads, NULL)};
     unsigned sum = 0, expected = 0;
@@ -63,6 +64,37 @@ static void test_pool(unsigned threads) {
     for (unsigned t = 0; t < threads; ++t) missed |= m.missed[t];
     lw_pool_close(m.pool);
     expect(!missed && sum == ITEMS * expected, "every item once in every run, nobody past a barrier alone");
+}
+
+typedef struct roll {
+    lw_pool* pool;
+    unsigned threads, run, here[MAX_POOL_THREADS];
+    bool missed[MAX_POOL_THREADS];
+} roll;
+
+static void call_roll(void* context, unsigned thread) {
+    roll* r = context;
+    r->here[thread] = r->run;
+    lw_pool_barrier(r->pool, thread);
+    for (unsigned t = 0; t < r->threads; ++t) r->missed[thread] |= r->here[t] != r->run;
+}
+
+// Runs of one, two and all groups in turn: only their threads run, and they all meet.
+static void test_fewer_groups(void) {
+    static const unsigned wanted[] = {MAX_POOL_THREADS, 1, 9, 8, 33, 16, MAX_POOL_THREADS, 3},
+                          given[] = {MAX_POOL_THREADS, 8, 16, 8, MAX_POOL_THREADS, 16, MAX_POOL_THREADS, 8};
+    roll r = {.pool = lw_pool_open(MAX_POOL_THREADS, NULL)};
+    bool right = true;
+    for (r.run = 1; r.run <= RUNS; ++r.run) {
+        r.threads = lw_pool_use(r.pool, wanted[r.run % 8]);
+        lw_pool_run(r.pool, call_roll, &r);
+        right &= r.threads == given[r.run % 8];
+        for (unsigned t = 0; t < MAX_POOL_THREADS; ++t)
+            right &= !r.missed[t] && (r.here[t] == r.run) == (t < r.threads);
+    }
+    lw_pool_use(r.pool, 1);  // a pool closes whichever threads ran last
+    lw_pool_close(r.pool);
+    expect(right, "only the threads of the first groups run");
 }
 
 typedef struct delay {
@@ -279,6 +311,31 @@ static void long_step(const lw_model* model, uint32_t threads, float* logits) {
     lw_session_close(session);
 }
 
+// Steps of few rows on some of the threads. A step behind a longer context runs on all of them again.
+static void test_fewer_threads(const lw_model* model) {
+    const lw_session_config config = small_session(MAX_POOL_THREADS, LW_F32);
+    lw_session* session = NULL;
+    must(lw_session_open(model, &config, &session));
+    float alone[VOCAB], logits[VOCAB];
+    one_sequence s = {0};
+    set_batch(&s, 2, 0, 0);
+    must(lw_step(session, &s.batch, alone, &s.drawn));
+    expect(session->threads == MAX_POOL_THREADS, "all threads, unless told otherwise");
+    must(lw_session_limit_threads(session, 3, 2, 2));
+    must(lw_step(session, &s.batch, logits, &s.drawn));
+    expect(session->threads == LW_POOL_GROUP, "a step of few rows runs on one group of threads");
+    expect(memcmp(alone, logits, sizeof alone) == 0, "the number of threads changes nothing");
+    set_batch(&s, 3, 0, 0);
+    must(lw_step(session, &s.batch, logits, &s.drawn));
+    expect(session->threads == MAX_POOL_THREADS, "a step of more rows runs on all");
+    set_batch(&s, 1, 3, 0);
+    must(lw_step(session, &s.batch, logits, &s.drawn));
+    expect(session->threads == MAX_POOL_THREADS, "so does one behind a longer context");
+    ARGUMENT(lw_session_limit_threads(session, 0, 1, 1), "0 threads, must be 1 to the session's 35");
+    ARGUMENT(lw_session_limit_threads(session, 36, 1, 1), "36 threads, must be 1 to the session's 35");
+    lw_session_close(session);
+}
+
 static void test_long_context(const lw_model* model) {
     float alone[VOCAB], shared[VOCAB];
     long_step(model, 1, alone);
@@ -350,10 +407,13 @@ int main(int argc, char** argv) {
     must(lw_model_finish(model));
     for (unsigned threads = 1; threads < 6; ++threads) test_pool(threads);
     test_pool(9);
+    test_pool(19);
     test_pool(MAX_POOL_THREADS);
+    test_fewer_groups();
     test_sleep();
     test_sessions(model);
     test_long_context(model);
+    test_fewer_threads(model);
     for (int level = 0; level < LW_LEVEL_COUNT; ++level)
         if (argc > 1 ? strcmp(argv[1], lw_level_names[level]) == 0 : lw_cpu_levels() >> level & 1)
             test_cuts(lw_level_names[level]);

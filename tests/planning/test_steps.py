@@ -58,6 +58,31 @@ def test_attention_reads_the_cache_and_multiplies_pairs():
     assert computing.arithmetic == pytest.approx(without.arithmetic + 1e8 / 1e9 / 4)
 
 
+def test_attention_of_few_heads_has_work_for_few_threads():
+    few = replace(WORK, attention_heads=2)
+    slow = replace(MACHINE, threads=64, kernels=replace(KERNELS, attention_s=1e9))
+    size = decode_size(1, 999)
+
+    def attention_s(machine, work, size):
+        without = replace(size, attended=0.0)
+        return step_time(machine, work, size).seconds - step_time(machine, work, without).seconds
+
+    assert attention_s(slow, few, size) == pytest.approx(1000 * 1e5 / 1e9 / 2 - 1e-3)
+    # The cache takes 1 ms; eight rows have as many heads each, and parts of a context are jobs too.
+    assert attention_s(slow, few, decode_size(8, 999)) == pytest.approx(8e8 / 1e9 / 16 - 8e-3)
+    shared = replace(slow, team=replace(slow.team, attention_tokens=100))
+    assert attention_s(shared, few, size) == pytest.approx(1e8 / 1e9 / 20 - 1e-3)
+    assert attention_s(slow, WORK, size) == pytest.approx(1e8 / 1e9 / 64 - 1e-3)
+
+
+def test_reading_and_multiplying_hide_each_other_as_far_as_the_core_can():
+    size = StepSize(rows=1, logits=1, attended=0, cached=0)
+    both = replace(MACHINE, read_s=2e10, kernels=replace(KERNELS, overlap=2))  # 30 ms and 30 ms
+    assert step_time(both, WORK, size).seconds == pytest.approx(0.030 * 2**0.5)
+    neither = replace(both, kernels=replace(KERNELS, overlap=1))
+    assert step_time(neither, WORK, size).seconds == pytest.approx(0.060)
+
+
 def test_states_of_each_sequence_are_moved():
     work = replace(WORK, moved_state_bytes=1e8)
     for size, n in ((decode_size(3, 100), 3), (prompt_size(40, 100), 1)):

@@ -9,7 +9,7 @@ from lanewise.loading.base.formats import TensorType
 from lanewise.loading.base.program import Rope
 from lanewise.runtime import Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.runtime.targets import held_name, target_types
+from lanewise.runtime.targets import held_name, hint_of_floats, target_types
 
 F32, Q4_0, Q8_0 = TensorType.F32, TensorType.Q4_0, TensorType.Q8_0
 
@@ -101,6 +101,24 @@ def test_a_widened_model_is_called_what_is_not_asked_of_it(checkpoint, weights, 
     assert held_name(checkpoint, weights) == name
     del checkpoint.tensors[0]
     assert held_name(checkpoint, None) == "f32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "machine", "hinted"),
+    [
+        (TensorType.F16, None, "aarch64", True),
+        (TensorType.BF16, None, "arm64", True),
+        (TensorType.F16, None, "x86_64", False),
+        (TensorType.F16, "q8_0", "aarch64", False),
+        (TensorType.BF16, "bf16", "aarch64", False),  # as asked for
+        (F32, None, "aarch64", False),
+    ],
+)
+def test_halves_on_arm_are_told_what_converts_them(checkpoint, kind, weights, machine, hinted):
+    with_types(checkpoint, kind, kind, F32).weights_name = kind.name.lower()
+    hint = hint_of_floats(checkpoint, weights, machine)
+    assert (hint is not None) == hinted
+    assert not hinted or "--weights q8_0 converts them while they load" in hint
 
 
 @pytest.mark.parametrize("weights", [None, "f32"])

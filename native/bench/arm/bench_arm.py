@@ -32,7 +32,7 @@ from lanewise.loading.checkpoints.hub import bundled_model  # noqa: E402
 COMPILER = "aarch64-linux-gnu-gcc"
 TOOLS = (COMPILER, "gcc", "cmake", model.EMULATOR, model.MCA, model.OBJDUMP, model.NM)
 BUILD = ROOT / "build" / "aarch64-tests"
-CPU = "max,sve256=on"  # runs every level; SVE is modelled for V1, whose vectors have 256 bits
+CPU = model.emulated(model.VECTORS[0])
 ROWS, PROMPT = (1, 2, 4, 8, 96), 512
 # A call's cost is linear in its inputs. The cost of COLS inputs, as many as a layer has, is
 # extrapolated from two calls with fewer inputs, which are quick to model.
@@ -49,6 +49,7 @@ class KernelResult:
 
     level: str
     kernel: str
+    vectors: int  # bits of a vector of SVE
     rows: int
     macs: int
     instructions: int
@@ -68,7 +69,7 @@ def main() -> int:
         print(f"no Arm kernel with {args.kernel!r} in its name is used for {args.rows} rows")
         return 2
     whole = args.steps or not args.kernel
-    steps = whole_steps.bench(BUILD / "one_step", plugin, CPU, args) if whole else []
+    steps = whole_steps.bench(BUILD / "one_step", plugin, args) if whole else []
     if args.json:
         results = {"kernels": kernels, "operations": others, "steps": steps}
         print(json.dumps({name: list(map(asdict, rows)) for name, rows in results.items()}))
@@ -85,7 +86,6 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernel", default="", metavar="TEXT", help="only symbols that contain it")
     parser.add_argument("--rows", type=rows_list, default=ROWS, help="rows of activations: 1,8")
-    parser.add_argument("--cpu", default=CPU, help="the emulator's CPU, which has every level")
     parser.add_argument("--steps", action="store_true", help="only the steps of a model")
     parser.add_argument("--model", type=Path, default=bundled_model(), help="a GGUF file")
     parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens before the decode step")
@@ -135,24 +135,33 @@ def bench_operations(
     program: Path, plugin: Path, args: argparse.Namespace
 ) -> list[operations.OperationResult]:
     names = [name for name in operations.SIZES if args.kernel in name]
-    return operations.bench(program, plugin, args.cpu, names) if names else []
+    return operations.bench(program, plugin, CPU, names) if names else []
+
+
+def calls_of(program: Path, args: argparse.Namespace) -> list[tuple[str, int, int]]:
+    """The kernels that are used, with rows and bits of vectors; one without SVE is there once."""
+    used = set()
+    for vectors in model.VECTORS:
+        cpu = model.emulated(vectors)
+        listed = check(model.EMULATOR, "-cpu", cpu, program, "--list", *args.rows).splitlines()
+        used |= {
+            (symbol, int(rows), vectors)
+            for _, symbol, rows in map(str.split, listed)
+            if vectors == model.VECTORS[0] or symbol.endswith("__sve")
+        }
+    return sorted(call for call in used if args.kernel in call[0])
 
 
 def bench_kernels(program: Path, plugin: Path, args: argparse.Namespace) -> list[KernelResult]:
-    code = model.Code(program)
-    listed = check(model.EMULATOR, "-cpu", args.cpu, program, "--list", *args.rows).splitlines()
-    used = {(symbol, int(rows)) for _, symbol, rows in map(str.split, listed)}
-    chosen = sorted(call for call in used if args.kernel in call[0])
+    code, calls = model.Code(program), calls_of(program, args)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(
-            pool.map(lambda call: bench_kernel(program, plugin, code, args.cpu, *call), chosen)
-        )
+        return list(pool.map(lambda call: bench_kernel(program, plugin, code, *call), calls))
 
 
 def bench_kernel(
-    program: Path, plugin: Path, code: model.Code, cpu: str, symbol: str, rows: int
+    program: Path, plugin: Path, code: model.Code, symbol: str, rows: int, vectors: int
 ) -> KernelResult:
-    level = symbol.rpartition("__")[2]
+    level, cpu = symbol.rpartition("__")[2], model.emulated(vectors)
     places, fewer = code.level(level), modelled_cols(rows)
 
     def call(cols: int) -> tuple[int, model.Counts]:
@@ -161,10 +170,10 @@ def bench_kernel(
         return int(printed), counts
 
     macs, counts = call(COLS)
-    result = KernelResult(level, symbol, rows, macs, counts.within(places))
+    result = KernelResult(level, symbol, vectors, rows, macs, counts.within(places))
     executed = [code.executed(call(cols)[1]) for cols in fewer]
     for core in model.CORES:
-        if core.models(level, rows):
+        if core.models(level, rows, vectors):
             few, more = (model.cycles(core, instructions) for instructions in executed)
             per_input = (more - few) / (fewer[1] - fewer[0])
             cycles = few + per_input * (COLS - fewer[0])
@@ -178,7 +187,8 @@ Made by `make bench-arm`, which a change to Arm code is followed by: the diff of
 it gained. Instructions are exact. MAC/cycle per core is llvm-mca's model of whole kernel calls
 (one panel of 32 outputs, {COLS} inputs), everything in the first cache; `V1/5` and `V1/8` are
 Neoverse V1 with two dispatch widths. One row of DotProd is modelled on the cores of I8MM too, to
-compare the levels on the same core. Operations that are no matrix products are given in thousands
+compare the levels on the same core. A kernel of SVE is there with vectors of 256 bits, and of 128
+bits (`/128`) where they use it. Operations that are no matrix products are given in thousands
 of instructions and cycles: attention of a decode step over so many tokens, for one KV head with
 {operations.GROUP} query heads of {operations.HEAD_DIM} dimensions, norm and quantization of so many
 values. Cycles of whole steps are those of each block of instructions in its steady state.
@@ -196,7 +206,8 @@ def kernel_table(results: list[KernelResult]) -> list[str]:
     ]
     for r in results:
         rates = [f"{r.mac_per_cycle[n]:.1f}" if n in r.mac_per_cycle else "" for n in names]
-        cells = [r.kernel, str(r.rows), f"{r.macs / r.instructions:.2f}", *rates]
+        name = r.kernel if r.vectors == model.VECTORS[0] else f"{r.kernel}/{r.vectors}"
+        cells = [name, str(r.rows), f"{r.macs / r.instructions:.2f}", *rates]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

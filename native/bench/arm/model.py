@@ -23,8 +23,9 @@ OBJDUMP, NM = "llvm-objdump-19", "aarch64-linux-gnu-nm"
 class Core:
     """A core that llvm-mca knows; ``dispatch`` is the macro-operations dispatched in a cycle.
 
-    For one row, the levels in ``below`` are modelled, too, although the core would use a higher
-    one. Only the same core shows whether a higher level is worth its layout.
+    ``vectors`` is the length of its SVE vectors in bits. For one row, the levels in ``below`` are
+    modelled, too, although the core would use a higher one. Only the same core shows whether a
+    higher level is worth its layout.
     """
 
     name: str
@@ -32,8 +33,11 @@ class Core:
     dispatch: int
     levels: tuple[str, ...]
     below: tuple[str, ...] = ()
+    vectors: int = 0
 
-    def models(self, level: str, rows: int) -> bool:
+    def models(self, level: str, rows: int, vectors: int) -> bool:
+        if level == "sve" and vectors != self.vectors:
+            return False
         return level in self.levels or (rows == 1 and level in self.below)
 
 
@@ -41,14 +45,20 @@ class Core:
 # optimization guides; llvm-mca's own widths count micro-operations. V1 decodes 5 instructions and
 # dispatches 8 macro-operations in a cycle: 5 is taken, so that V1 does not look too fast.
 LEVELS = ("neon", "dotprod", "i8mm", "sve")
+VECTORS = (256, 128)  # bits
 CORES = (
     Core("N1", "neoverse-n1", 4, ("neon", "dotprod")),
-    Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve"), ("dotprod",)),
-    Core("V1/8", "neoverse-v1", 8, ("i8mm", "sve"), ("dotprod",)),
-    Core("N2", "neoverse-n2", 5, ("i8mm",), ("dotprod",)),
-    Core("V2", "neoverse-v2", 8, ("i8mm",), ("dotprod",)),
+    Core("V1/5", "neoverse-v1", 5, ("i8mm", "sve"), ("dotprod",), 256),
+    Core("V1/8", "neoverse-v1", 8, ("i8mm", "sve"), ("dotprod",), 256),
+    Core("N2", "neoverse-n2", 5, ("i8mm", "sve"), ("dotprod",), 128),
+    Core("V2", "neoverse-v2", 8, ("i8mm", "sve"), ("dotprod",), 128),
     Core("Ampere1B", "ampere1b", 4, ("i8mm",), ("dotprod",)),
 )
+
+
+def emulated(vectors: int) -> str:
+    """The emulator's CPU that has every level and vectors of so many bits."""
+    return f"max,sve{vectors}=on"
 
 
 @dataclass(frozen=True)

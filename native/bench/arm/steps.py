@@ -69,27 +69,31 @@ def cycles_of(core: model.Core, code: model.Code, blocks: Blocks) -> float:
     return cycles * total / covered
 
 
-def bench(program: Path, plugin: Path, cpu: str, options: argparse.Namespace) -> list[StepResult]:
+def bench(program: Path, plugin: Path, options: argparse.Namespace) -> list[StepResult]:
     code, prompt = model.Code(program), options.prompt
     with tempfile.TemporaryDirectory() as folder, open_gguf(options.model) as checkpoint:
         files = describe(checkpoint, Path(folder))
 
-        def executed(level: str, prompt: int, steps: int) -> Blocks:
-            _, counts = model.run(plugin, cpu, program, *files, level, prompt, steps)
+        def executed(level: str, vectors: int, prompt: int, steps: int) -> Blocks:
+            what = (*files, level, prompt, steps)
+            _, counts = model.run(plugin, model.emulated(vectors), program, *what)
             return Counter({(address, n): times for address, n, times in counts.blocks})
 
-        def one(level: str) -> StepResult:
-            runs = [executed(level, *n) for n in ((0, 0), (prompt, 0), (prompt, 1))]
+        def one(level: str, vectors: int) -> StepResult:
+            runs = [executed(level, vectors, *n) for n in ((0, 0), (prompt, 0), (prompt, 1))]
             prefill, decode = runs[1] - runs[0], runs[2] - runs[1]
-            result = StepResult(level, instructions_of(decode), instructions_of(prefill))
+            name = f"{level}/{vectors}" if level == "sve" else level
+            result = StepResult(name, instructions_of(decode), instructions_of(prefill))
             for core in model.CORES:
-                if level in core.levels:
+                if core.models(level, prompt, vectors):
                     result.decode_cycles[core.name] = cycles_of(core, code, decode)
                     result.prefill_cycles[core.name] = cycles_of(core, code, prefill)
             return result
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(one, model.LEVELS))
+            each = [(level, model.VECTORS[0]) for level in model.LEVELS]
+            each += [("sve", vectors) for vectors in model.VECTORS[1:]]
+            return list(pool.map(lambda run: one(*run), each))
 
 
 def table(results: list[StepResult], options: argparse.Namespace) -> list[str]:

@@ -94,5 +94,5 @@ lw_status lw_tune(const char* isa, lw_choice* out, uint32_t capacity, uint32_t* 
 // has no such rival or min_rows is below least_rows; then no choice is set.
 lw_status lw_choose(const lw_choice* choices, uint32_t n);
 
-// Measures this machine with n_threads threads (1 to 256) pinned to the allowed cores; takes a few seconds and 1 GiB.
+// Measures this machine with n_threads threads (1 to LW_MAX_THREADS) pinned to the allowed cores; takes a few seconds and 1 GiB.
 lw_status lw_measure_limits(uint32_t n_threads, const char* isa, lw_limits* out);

@@ -14,7 +14,7 @@ typedef struct lw_kv_layout {
 } lw_kv_layout;
 
 typedef struct lw_session_config {
-    uint32_t n_threads;    // threads that compute, the calling one included; 1 to 256
+    uint32_t n_threads;    // threads that compute, the calling one included; 1 to LW_MAX_THREADS
     uint32_t n_blocks;     // KV blocks of LW_BLOCK_TOKENS tokens, in the layers of one group (lw_kv_layout)
     uint32_t n_states;     // places for the states of sequences; 0 unless a layer has a state or there is a prediction
                            // head
@@ -152,6 +152,10 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
 // May be called at any time: held draws are not made, and started steps are not run unless they run already. The memory
 // that they point to must stay valid until this call returns.
 void lw_session_close(lw_session* session);
+// Steps of at most max_rows tokens, whose sequences have at most max_context tokens before them all together, run on
+// n_threads threads and let the others sleep. Threads come in groups of eight, so n_threads is rounded up. Other steps
+// run on all threads. No bit depends on it. Not to be called while a step runs or has been started.
+lw_status lw_session_limit_threads(lw_session* session, uint32_t n_threads, uint32_t max_rows, uint32_t max_context);
 
 // Runs the model over the batch, appends its keys and values to the cache, writes logits [n_logits][vocab_size] and the
 // tokens drawn from them [n_logits]. `drawn` may be NULL when the batch has no draws.

@@ -3,6 +3,7 @@
 enum { LW_ABI_VERSION = 21 };   // raised by every incompatible change to lanewise.h
 enum { LW_NUMERICS = 3 };       // version of the numeric contract; stored in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
+enum { LW_MAX_THREADS = 1024 };
 enum { LW_MAX_TOP_LOGPROBS = 20 };
 enum { LW_STEPS_AHEAD = 2 };         // maximum number of steps that are started and not finished
 enum { LW_DRAWN_BEFORE = 1 << 30 };  // token id LW_DRAWN_BEFORE + i stands for the token of draw i of the step before

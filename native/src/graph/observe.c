@@ -45,7 +45,7 @@ static void observe_group(lw_input_stats* cell, const float* values, size_t n, s
 
 void lw_observe_rows(const lw_worker* w, lw_operation operation, uint32_t layer, lw_inputs x) {
     lw_input_stats* cell = cell_of(w->s, w->thread, operation, layer);
-    for (size_t row = w->thread; row < w->rows; row += w->s->config.n_threads)
+    for (size_t row = w->thread; row < w->rows; row += w->s->threads)
         for (size_t k = 0; k < x.cols; k += LW_GROUP) {
             const float* segment = x.values + row * x.row_stride + k / LW_SEGMENT * x.segment_stride;
             observe_group(cell, segment + k % LW_SEGMENT, x.cols - k < LW_GROUP ? x.cols - k : LW_GROUP, k);

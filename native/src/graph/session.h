@@ -87,10 +87,18 @@ typedef struct lw_parts {
     size_t used;
 } lw_parts;
 
+// Which steps run on fewer threads (lw_session_limit_threads).
+typedef struct lw_step_limit {
+    unsigned threads;
+    uint32_t max_rows, max_context;
+} lw_step_limit;
+
 struct lw_session {
     const lw_model* model;
     lw_session_config config;
     lw_pool* pool;
+    unsigned threads;  // of the step that runs
+    lw_step_limit limit;
     lw_kv_cache kv;
     lw_states states;
     lw_block memory;  // holds the buffers

@@ -142,7 +142,7 @@ void lw_count_products(lw_worker* w, size_t n, size_t rows) {
 void lw_multiply(lw_worker* w, lw_operation operation, const lw_product* products, size_t n, const lw_activations* x) {
     const lw_matmul_worker self = {w->scratch, w->profile, operation};
     const size_t panels = lw_count_panels(products, n);
-    const lw_cuts cuts = lw_cut_rows(x->rows, panels, w->s->config.n_threads);
+    const lw_cuts cuts = lw_cut_rows(x->rows, panels, w->s->threads);
     lw_matmul(lw_this_phase(w, panels * cuts.n), cuts, products, x, &self);
     lw_count_products(w, n, x->rows);
     lw_end_phase(w, operation);

@@ -45,7 +45,7 @@ static inline void lw_note_non_finite(const lw_worker* w) {
 
 // Hands out this thread's items of the current phase.
 static inline lw_taker lw_this_phase(const lw_worker* w, size_t items) {
-    return (lw_taker){&w->s->phases[w->phase], items, w->s->config.n_threads, w->thread, false};
+    return (lw_taker){&w->s->phases[w->phase], items, w->s->threads, w->thread, false};
 }
 
 static inline void lw_end_phase(lw_worker* w, lw_operation operation) {

@@ -210,8 +210,8 @@ const lw_kernel* lw_kernel_find(lw_type type, lw_level level, size_t rows);
 // take most of a second, and they use the other types' tiles.
 const lw_kernel* lw_kernel_rival(const lw_kernel* kernel, lw_level level);
 
-// The smallest number of rows a kernel is used for: the table's, or the number set by lw_kernel_choose (0 = the table's
-// again). Only kernels with a rival have one set, and never below the table's.
+// The smallest number of rows a kernel is used for: the number set by lw_kernel_choose (0 = none), or the table's, or
+// UINT32_MAX for tiles of SVE where its vectors are no longer than those of I8MM. Only kernels with a rival have one set, and never below the table's.
 uint32_t lw_kernel_min_rows(const lw_kernel* kernel);
 void lw_kernel_choose(const lw_kernel* kernel, uint32_t min_rows);
 

@@ -45,6 +45,14 @@ enum { LW_KEY_BIAS = 128 };
 enum { LW_KEY_BIAS = 0 };
 #endif
 
+typedef struct lw_tokens {  // a range of tokens of a sequence, of splits, or of dimensions
+    size_t first, end;
+} lw_tokens;
+
+// Attention of few jobs on many threads goes in two stages: first the scores of all tokens, then what follows from
+// them. Both stages have more and smaller jobs than the whole, and no bit changes.
+typedef enum lw_attention_stage { LW_ATTEND_WHOLE, LW_ATTEND_SCORES, LW_ATTEND_VALUES } lw_attention_stage;
+
 // The queries of one sequence that share one KV head.
 typedef struct lw_attention_job {
     lw_kv_view kv;
@@ -64,6 +72,12 @@ typedef struct lw_attention_job {
     float* out;           // results in the order of q; latent: value_dim values per head
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
+    lw_attention_stage stage;
+    // The rest is not read if the stage is LW_ATTEND_WHOLE. The score of query token t, head h and token n of the
+    // sequence is at scores[t * score_stride + h * score_span + n - first_score]; first_score is the start of a block.
+    float* scores;
+    size_t score_stride, score_span, first_score;
+    lw_tokens dims;  // LW_ATTEND_VALUES: the dimensions that are computed, multiples of LW_LANES or the last ones
 } lw_attention_job;
 
 // A causal convolution over some channels of the rows of one sequence. Channel c of row r is at x[r * stride + c], its
@@ -163,6 +177,10 @@ typedef struct lw_lane_ops {
     // 64-byte aligned.
     void (*attention_split)(const lw_attention_job* job, size_t split, float* state);
     void (*attention_merge)(const lw_attention_job* job, float* states, size_t n_splits);
+    // LW_ATTEND_SCORES: writes the scores of a range of tokens, which begins where a block does. Not for latent
+    // attention. Once a job's tokens all have scores, the functions above take LW_ATTEND_VALUES: q is not read, and any
+    // of the group's heads may be a job of their own.
+    void (*attention_scores)(const lw_attention_job* job, lw_tokens tokens);
     // y[c] = bias[c] + sum over taps t of weights[c][t] * x of row r - taps + 1 + t, in order, one fma each.
     void (*convolve)(const lw_convolve_job* job);
     // x[i] *= scale / sqrt(sum of squares + 1e-6), the sum over 16 lanes; n a multiple of 16.
@@ -185,10 +203,6 @@ typedef struct lw_lane_ops {
 extern const lw_lane_ops* const lw_level_lane_ops[LW_LEVEL_COUNT];
 
 static inline size_t lw_align_floats(size_t n) { return (n + LW_LANES - 1) / LW_LANES * LW_LANES; }
-
-typedef struct lw_tokens {  // a range of tokens of a sequence, or of splits
-    size_t first, end;
-} lw_tokens;
 
 // First token that a query at `position` sees, and the end; `window` and `length` as in lw_attention_job.
 static inline size_t lw_seen_first(size_t position, size_t window) {

@@ -66,9 +66,15 @@ const lw_layout lw_level_layouts[LW_LEVEL_COUNT] = {
 // may see a change at any moment.
 static _Atomic uint32_t chosen[sizeof lw_kernels / sizeof lw_kernels[0]];
 
+// With 128-bit vectors the kernels of SVE do the same work per instruction as those of I8MM, which need no loads that
+// repeat inputs. Only the loads that widen bfloat16 gain something.
+static bool is_no_gain(const lw_kernel* kernel) {
+    return kernel->levels == LW_BIT_SVE && kernel->weights != LW_BF16 && lw_cpu_vector_bits() == 128;
+}
+
 uint32_t lw_kernel_min_rows(const lw_kernel* kernel) {
     const uint32_t rows = atomic_load_explicit(&chosen[kernel - lw_kernels], memory_order_relaxed);
-    return rows > 0 ? rows : kernel->min_rows;
+    return rows > 0 ? rows : is_no_gain(kernel) ? UINT32_MAX : kernel->min_rows;
 }
 
 void lw_kernel_choose(const lw_kernel* kernel, uint32_t min_rows) {

@@ -6,18 +6,11 @@
 // of them. The order of merging is the order in which one thread would have worked, so splitting changes no bit.
 #include "kinds/attend.h"
 
-// Floats of the softmax state of one job, if a tile of n_tokens is cut into `jobs` jobs.
-static size_t state_floats(const lw_attention_config* c, size_t jobs, size_t n_tokens) {
-    const size_t rows = lw_attention_rows(n_tokens, c->n_heads / jobs);
-    return lw_attention_state_floats(rows, lw_align_floats(lw_result_dim(c)));
-}
+#include "kinds/stages.h"
 
 static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
     return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
 }
-
-// A job is too long if it is more than 1 / (JOBS_PER_THREAD * threads) of the phase's work.
-enum { JOBS_PER_THREAD = 4 };
 
 // The largest number of splits over which the tokens seen by one tile can spread.
 static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
@@ -39,13 +32,13 @@ void lw_widen_splits(lw_session* s, const lw_tiling* tiling) {
     const lw_attention_config* c = tiling->heads;
     const size_t splits = most_splits(s, tiling);
     const size_t jobs = lw_tile_jobs(c, 1), most_jobs = lw_tile_jobs(c, c->n_heads);
-    if (threads == 1 || threads * JOBS_PER_THREAD <= jobs || splits < 2) return;
+    if (threads == 1 || threads * LW_JOBS_PER_THREAD <= jobs || splits < 2) return;
     // Room for one tile of the longest context, or for several tiles with fewer rows.
-    const size_t widest = state_floats(c, jobs, lw_tile_tokens(c, jobs));
+    const size_t widest = lw_state_floats(c, c->n_heads / jobs, lw_tile_tokens(c, jobs));
     lw_attention_own* own = lw_attention_of(s);
     lw_widen(&own->split_floats, splits * jobs * widest);
-    lw_widen(&own->split_floats, splits * most_jobs * state_floats(c, most_jobs, 1));
-    lw_widen(&own->split_tiles, splits * (widest / state_floats(c, jobs, 1)));
+    lw_widen(&own->split_floats, splits * most_jobs * lw_state_floats(c, c->n_heads / most_jobs, 1));
+    lw_widen(&own->split_tiles, splits * (widest / lw_state_floats(c, c->n_heads / jobs, 1)));
 }
 
 // Pairs of a query and a key. This is an estimate: each query is charged all keys that its tile sees.
@@ -68,7 +61,7 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
     lw_tile* tile = &tiling->tiles[index];
     const lw_tokens splits = splits_of(s, tile, tiling->window);
     const size_t count = splits.end - splits.first,
-                 floats = count * jobs * state_floats(tiling->heads, jobs, tile->n_tokens);
+                 floats = count * jobs * lw_state_floats(tiling->heads, tiling->heads->n_heads / jobs, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
     tile->n_splits = (uint32_t)count;
     tile->states = room->states;
@@ -100,7 +93,7 @@ static size_t all_jobs(const lw_batch* batch, const lw_attention_config* c, size
 // idle.
 static size_t choose_jobs(const lw_session* s, const lw_batch* batch, const lw_attention_config* c) {
     size_t jobs = lw_tile_jobs(c, 1);
-    while (c->latent_rank > 0 && jobs < c->n_heads && all_jobs(batch, c, jobs) < s->config.n_threads)
+    while (c->latent_rank > 0 && jobs < c->n_heads && all_jobs(batch, c, jobs) < s->threads)
         jobs = lw_tile_jobs(c, jobs + 1);
     return jobs;
 }
@@ -121,7 +114,9 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
             cost += cost_of(s, tile, tiling->window);
         }
     }
-    const size_t too_long = cost * tiling->jobs / ((size_t)s->config.n_threads * JOBS_PER_THREAD);
+    if (lw_make_stages(s, tiling)) return;
+    // A job is too long if it is more than this part of the phase's work.
+    const size_t too_long = cost * tiling->jobs / ((size_t)s->threads * LW_JOBS_PER_THREAD);
     const lw_attention_own* own = lw_attention_of(s);
     split_room room = {own->split_states, own->splits_done, own->split_floats, own->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
@@ -133,16 +128,17 @@ void lw_make_tiles(lw_session* s, const lw_batch* batch) {
     for (size_t i = 0; i < own->n_tilings; ++i) make_tiling(s, batch, &own->layers[i].tiling);
 }
 
-// Charges one job: the keys and values it reads, its queries and results, and two products for each token seen.
-static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw_tile* tile) {
+// Charges one job: the keys and values it reads, its queries and results, and its products with each token seen.
+// `tokens` bounds the tokens that it handles.
+static void charge_attention(lw_worker* w, const lw_attention_job* job, lw_tokens tokens, bool with_rows) {
     if (w->profile == NULL) return;
-    const size_t dims = job->kv.head_dim + job->kv.value_dim;
+    const size_t all = job->kv.head_dim + job->kv.value_dim;
+    const size_t dims = job->stage == LW_ATTEND_WHOLE    ? all
+                        : job->stage == LW_ATTEND_SCORES ? job->kv.head_dim
+                                                         : job->dims.end - job->dims.first;
     lw_tokens read = lw_attention_tokens(job->first_position, job->n_tokens, job->window, job->length);
-    if (tile->n_splits > 0) {
-        const size_t begin = (splits_of(w->s, tile, job->window).first + tile->split) * LW_SPLIT_TOKENS;
-        if (read.first < begin) read.first = begin;
-        if (read.end > begin + LW_SPLIT_TOKENS) read.end = begin + LW_SPLIT_TOKENS;
-    }
+    if (read.first < tokens.first) read.first = tokens.first;
+    if (read.end > tokens.end) read.end = tokens.end;
     size_t seen = 0;  // tokens seen, summed over all queries
     for (size_t i = 0; i < job->n_tokens; ++i) {
         const lw_tokens one = lw_attention_tokens(job->first_position + i, 1, job->window, job->length);
@@ -150,24 +146,36 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, const lw
         const size_t end = one.end < read.end ? one.end : read.end;
         seen += end > first ? end - first : 0;
     }
-    const size_t cache_bytes = (read.end - read.first) * (job->kv.head_bytes / LW_BLOCK_TOKENS);
-    const size_t row_bytes = tile->split == 0 ? job->n_tokens * job->group * dims * sizeof(float) : 0;
+    const size_t cache_bytes = (read.end - read.first) * (job->kv.head_bytes / LW_BLOCK_TOKENS) * dims / all;
+    const size_t row_bytes = with_rows ? job->n_tokens * job->group * dims * sizeof(float) : 0;
     lw_profile_work(w->profile, LW_OP_ATTENTION, 0, cache_bytes + row_bytes, seen * job->group * dims);
 }
 
-// Runs job `number` of a tile. Returns false while other splits of the job are unfinished.
+// The tokens that one entry of the list of tiles handles.
+static lw_tokens tokens_of(const lw_session* s, const lw_tile* tile, size_t window) {
+    if (tile->n_splits == 0) return (lw_tokens){0, SIZE_MAX};
+    const size_t begin = (splits_of(s, tile, window).first + tile->split) * LW_SPLIT_TOKENS;
+    return (lw_tokens){begin, begin + LW_SPLIT_TOKENS};
+}
+
+static bool is_last(atomic_uint* done, size_t all) {
+    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < all) return false;
+    atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, which starts after a barrier
+    return true;
+}
+
+// Runs job `number` of a tile, whose states have room for `heads` heads. Returns false while other splits of the job
+// are unfinished.
 static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_attention_job* job, const lw_tile* tile,
-                       size_t number) {
+                       size_t number, size_t heads) {
     if (tile->n_splits == 0) {
         w->ops->attention(job);
         return true;
     }
-    const size_t floats = state_floats(c, c->n_heads / job->group, tile->n_tokens);
+    const size_t floats = lw_state_floats(c, heads, tile->n_tokens);
     float* states = tile->states + number * tile->n_splits * floats;
     w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
-    atomic_uint* done = &tile->done[number];
-    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < tile->n_splits) return false;
-    atomic_store_explicit(done, 0, memory_order_relaxed);  // for the next layer, which starts after a barrier
+    if (!is_last(&tile->done[number], tile->n_splits)) return false;
     w->ops->attention_merge(job, states, tile->n_splits);
     return true;
 }
@@ -217,44 +225,98 @@ bool lw_attend_makes_codes(const lw_worker* w, uint32_t index) {
            job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
 }
 
+// Columns of one job's queries and results.
+typedef struct job_columns {
+    size_t group, q, out;
+} job_columns;
+
+static job_columns columns_of(const lw_attention_config* c, const lw_tiling* tiling) {
+    const size_t group = c->n_heads / tiling->jobs;
+    return (job_columns){group, group * lw_key_dim(c), group * lw_result_dim(c)};
+}
+
+// Job `number` of a tile.
+static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended of, const lw_tile* tile, size_t number) {
+    const lw_layer* layer = &w->model->layers[index];
+    const lw_attention_config* c = &layer->config.attention;
+    const lw_kv_place place = w->s->places[index];
+    const size_t tile_jobs = tiling_of(w->s, index)->jobs;
+    const job_columns cols = columns_of(c, tiling_of(w->s, index));
+    return (lw_attention_job){.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
+                              .blocks = lw_block_table(w->s, w->step->batch, tile->sequence, place.group),
+                              .kv_head = c->latent_rank > 0 ? 0 : number,
+                              .n_tokens = tile->n_tokens,
+                              .first_position = w->b->position[tile->first_row],
+                              .window = window_of(w, layer, tile),
+                              .length = tile->length,
+                              .group = cols.group,
+                              .q = of.q + (tile->first_row * tile_jobs + number) * cols.q,
+                              .q_stride = tile_jobs * cols.q,
+                              .softcap = c->score_softcap,
+                              .slopes = c->alibi ? w->model->slopes + number * cols.group : NULL,
+                              .sinks = layer->sinks != NULL ? layer->sinks + number * cols.group : NULL,
+                              .out = of.out + (tile->first_row * tile_jobs + number) * cols.out,
+                              .out_stride = tile_jobs * cols.out,
+                              .scratch = w->scratch};
+}
+
+// A phase: the scores of attention in stages.
+static void make_scores(lw_worker* w, uint32_t index, lw_attended of) {
+    const lw_tiling* tiling = tiling_of(w->s, index);
+    const size_t n_heads = w->model->layers[index].config.attention.n_heads;
+    lw_taker items = lw_this_phase(w, tiling->stages.n_pieces * tiling->jobs);
+    for (size_t item; lw_take_item(&items, &item);) {
+        const lw_score_piece* piece = &tiling->stages.pieces[item / tiling->jobs];
+        const lw_tile* tile = &tiling->tiles[piece->tile];
+        const size_t number = item % tiling->jobs;
+        lw_attention_job job = job_of(w, index, of, tile, number);
+        lw_score_job(&job, tile, n_heads, number * job.group);
+        w->ops->attention_scores(&job, piece->tokens);
+        charge_attention(w, &job, piece->tokens, true);
+    }
+    lw_end_phase(w, LW_OP_ATTENTION);
+}
+
+// Runs part `part` of job `number` of a tile. Returns true for the thread that completes the job's results.
+static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_tile* tile, size_t number, size_t part) {
+    const lw_tiling* tiling = tiling_of(w->s, index);
+    const lw_stages* stages = &tiling->stages;
+    const size_t parts = lw_parts_of(tiling);
+    const lw_attention_config* c = &w->model->layers[index].config.attention;
+    lw_attention_job job = job_of(w, index, of, tile, number);
+    size_t heads = job.group;
+    if (stages->n_pieces > 0) {
+        lw_score_job(&job, tile, c->n_heads, number * job.group);
+        lw_value_job(&job, stages, part);
+        heads = stages->heads;
+    }
+    bool complete = attend_job(w, c, &job, tile, number * parts + part, heads);
+    if (complete && stages->n_pieces > 0) complete = is_last(&tile->jobs_done[number], parts);
+    // After the work: a charge takes the time since the last charge.
+    charge_attention(w, &job, tokens_of(w->s, tile, job.window), tile->split == 0);
+    return complete;
+}
+
 void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
     const lw_tiling* tiling = tiling_of(w->s, index);
-    const bool latent = c->latent_rank > 0;
-    const size_t tile_jobs = tiling->jobs, group = c->n_heads / tile_jobs, jobs = tiling->n * tile_jobs;
-    const size_t q_cols = group * lw_key_dim(c), job_cols = group * lw_result_dim(c), outputs = tile_jobs * job_cols;
-    const lw_batch* batch = w->step->batch;
-    const lw_kv_place place = w->s->places[index];
+    const job_columns cols = columns_of(c, tiling);
+    const size_t of_tile = tiling->jobs * lw_parts_of(tiling);
     const bool with_codes = lw_attend_makes_codes(w, index);
-    const lw_activations x = lw_activations_in(w, outputs, &w->b->codes, of.out);
-    lw_taker items = lw_this_phase(w, jobs);
-    for (size_t item; lw_take_item(&items, &item);) {
+    const lw_activations x = lw_activations_in(w, tiling->jobs * cols.out, &w->b->codes, of.out);
+    const bool staged = tiling->stages.n_pieces > 0;
+    if (staged) make_scores(w, index, of);
+    lw_taker items = lw_this_phase(w, tiling->n * of_tile);
+    for (size_t item = 0; staged ? lw_take_by_number(&items, &item) : lw_take_item(&items, &item);) {
         // Late tiles see the most keys. They go first, so that no long job is left over at the end of the phase.
-        const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / tile_jobs];
-        const size_t head = item % tile_jobs;
-        const lw_attention_job job = {.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
-                                      .blocks = lw_block_table(w->s, batch, tile->sequence, place.group),
-                                      .kv_head = latent ? 0 : head,
-                                      .n_tokens = tile->n_tokens,
-                                      .first_position = w->b->position[tile->first_row],
-                                      .window = window_of(w, layer, tile),
-                                      .length = tile->length,
-                                      .group = group,
-                                      .q = of.q + (tile->first_row * tile_jobs + head) * q_cols,
-                                      .q_stride = tile_jobs * q_cols,
-                                      .softcap = c->score_softcap,
-                                      .slopes = c->alibi ? w->model->slopes + head * group : NULL,
-                                      .sinks = layer->sinks != NULL ? layer->sinks + head * group : NULL,
-                                      .out = of.out + (tile->first_row * tile_jobs + head) * job_cols,
-                                      .out_stride = outputs,
-                                      .scratch = w->scratch};
-        const bool complete = attend_job(w, c, &job, tile, head);
-        if (complete && c->output_gate) pass_gate(w, layer, tile, head * job_cols, job_cols);
-        charge_attention(w, &job, tile);  // after the work: a charge takes the time since the last charge
-        if (complete && of.finish != NULL)
-            of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * group, group);
-        if (complete && with_codes) quantize_result(w, &x, tile, head * job_cols / LW_SEGMENT, job_cols / LW_SEGMENT);
+        const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / of_tile];
+        const size_t head = item % of_tile / lw_parts_of(tiling), part = item % lw_parts_of(tiling);
+        if (!attend_part(w, index, of, tile, head, part)) continue;
+        if (c->output_gate) pass_gate(w, layer, tile, head * cols.out, cols.out);
+        if (of.finish != NULL)
+            of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * cols.group, cols.group);
+        if (with_codes) quantize_result(w, &x, tile, head * cols.out / LW_SEGMENT, cols.out / LW_SEGMENT);
     }
     lw_end_phase(w, LW_OP_ATTENTION);
 }

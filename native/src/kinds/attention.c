@@ -6,6 +6,7 @@
 #include "graph/observe.h"
 #include "kinds/attend.h"
 #include "kinds/latent.h"
+#include "kinds/stages.h"
 #include "ops/math.h"
 
 // Checks a layer that may read the keys and values of an earlier layer.
@@ -149,6 +150,7 @@ static void find_tiling(lw_session* s, const lw_attention_config* c, uint32_t in
     if (at < own->n_tilings) return;
     own->layers[own->n_tilings++].tiling = (lw_tiling){.window = c->window, .both_ways = c->both_ways, .heads = c};
     lw_widen_splits(s, &own->layers[at].tiling);
+    lw_widen_stages(s, &own->layers[at].tiling);
     // With the most jobs, a tile has the most tokens.
     const size_t jobs = lw_tile_jobs(c, c->n_heads), dim = lw_align_floats(lw_key_dim(c));
     lw_widen(&own->tile_jobs, jobs);
@@ -182,6 +184,7 @@ static void take_attention(lw_session* s, lw_parts* parts) {
         own->layers[i].tiling.tiles = lw_take(parts, (rows + own->split_tiles) * sizeof(lw_tile));
     own->split_states = lw_take(parts, own->split_floats * sizeof(float));
     own->splits_done = lw_take(parts, own->split_tiles * own->tile_jobs * sizeof *own->splits_done);
+    lw_take_stages(s, parts);
 }
 
 static size_t attention_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
@@ -304,7 +307,7 @@ static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
 // write to the same line in turns.
 static size_t rows_together(const lw_worker* w) {
     enum { MOST = 64 / sizeof(float), SHARES = 4 };  // tokens in a cache line of keys; shares for each thread
-    const size_t n = w->rows / (w->s->config.n_threads * SHARES);
+    const size_t n = w->rows / (w->s->threads * SHARES);
     return n < 1 ? 1 : n < MOST ? n : MOST;
 }
 

@@ -199,7 +199,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
                     .gate_to = w->b->gate,
                     .up_to = w->b->up,
                     .runs_done = ((const ffn_own*)w->s->of_kind[LW_KIND_FFN])->run_panels_done,
-                    .cuts = lw_cut_rows(w->rows, panels, w->s->config.n_threads),
+                    .cuts = lw_cut_rows(w->rows, panels, w->s->threads),
                     .run = lw_run_of(w->rows),
                     .quantized = lw_reads_codes(w, &layer->down)};
     if (!plain) {

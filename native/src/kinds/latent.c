@@ -164,7 +164,7 @@ static void multiply_heads(lw_worker* w, lw_operation operation, const head_matr
     const size_t of_head = m->outputs / LW_PANEL, panels = m->stacked->rows / LW_PANEL;
     const lw_product p = lw_product_of_rows(w, m->stacked, w->rows, m->to, false);
     const lw_matmul_worker self = {w->scratch, w->profile, operation};
-    const lw_cuts cuts = lw_cut_rows(w->rows, panels, w->s->config.n_threads);
+    const lw_cuts cuts = lw_cut_rows(w->rows, panels, w->s->threads);
     lw_taker items = lw_this_phase(w, panels * cuts.n);
     size_t begin, end;
     while (lw_take_share(&items, &begin, &end))

@@ -175,6 +175,8 @@ typedef struct lw_slot {
 // `name`.
 lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const char* name, const lw_tensor* tensor,
                          lw_type target, lw_matrix* out);
+// True if `tensor` is F16 and a bfloat16 holds each of its values, as of files that were made from bfloat16.
+bool lw_fits_bfloat(lw_pool* pool, const lw_tensor* tensor);
 // Copies a float vector as f32; rows of RoPE heads are put in half-split order.
 lw_status lw_copy_vector(const char* name, const lw_tensor* tensor, float** out);
 

@@ -55,7 +55,11 @@ static float load_value(lw_type type, const uint8_t* row, size_t i) {
     return lw_half_to_float(scale) * (float)(int8_t)block[2 + i % LW_GROUP];
 }
 
+// What F16 becomes only if no value changes (lw_fits_bfloat).
+static bool is_narrowed(lw_type from, lw_type to) { return from == LW_F16 && to == LW_BF16; }
+
 static bool can_become(lw_type from, lw_type to) {
+    if (is_narrowed(from, to)) return true;
     if (lw_is_of_files(from)) return to == lw_held_type(from);
     return (is_float(from) && (to == LW_Q4_0 || to == LW_Q8_0)) || (from == LW_Q8_0 && to == LW_Q4_0);
 }
@@ -79,6 +83,28 @@ static bool quantize_row(const lw_tensor* t, lw_type target, const uint8_t* row,
         blocks += target == LW_Q4_0 ? LW_Q4_BLOCK_BYTES : LW_Q8_BLOCK_BYTES;
     }
     return true;
+}
+
+static uint32_t bits_of_half(const uint8_t* row, size_t i) {
+    const float value = load_float(LW_F16, row, i);
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+// True if a bfloat16 holds each value of a row of F16.
+static bool row_fits_bfloat(const uint8_t* row, uint32_t cols) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < cols; ++i) bits |= bits_of_half(row, i);
+    return (bits & 0xFFFF) == 0;
+}
+
+static bool narrow_row(const lw_tensor* t, const uint8_t* row, uint8_t* out) {
+    for (size_t i = 0; i < t->cols; ++i) {
+        const uint16_t upper = (uint16_t)(bits_of_half(row, i) >> 16);
+        memcpy(out + 2 * i, &upper, 2);
+    }
+    return row_fits_bfloat(row, t->cols);
 }
 
 static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {
@@ -108,7 +134,8 @@ static const uint8_t* prepare_row(pack_job* job, uint32_t index, uint8_t* blocks
     const uint8_t* row = (const uint8_t*)t->data + source * lw_row_bytes(t->type, t->cols);
     bool ok = row_is_finite(t, row);
     if (ok && job->out->type != t->type) {
-        ok = quantize_row(t, job->out->type, row, blocks);
+        ok = is_narrowed(t->type, job->out->type) ? narrow_row(t, row, blocks)
+                                                  : quantize_row(t, job->out->type, row, blocks);
         row = blocks;
     }
     if (!ok) atomic_store(&job->bad_row, source + 1);
@@ -177,6 +204,30 @@ static void pack_worker(void* context, unsigned thread) {
     free(rows);
 }
 
+typedef struct fit_job {
+    const lw_tensor* tensor;
+    lw_work rows;
+    atomic_bool unfit;
+} fit_job;
+
+static void fit_worker(void* context, unsigned thread) {
+    (void)thread;
+    fit_job* job = context;
+    const lw_tensor* t = job->tensor;
+    size_t row, end;
+    while (!atomic_load(&job->unfit) && lw_work_take(&job->rows, t->rows, 1, &row, &end)) {
+        const uint8_t* values = (const uint8_t*)t->data + row * lw_row_bytes(LW_F16, t->cols);
+        if (!row_fits_bfloat(values, t->cols)) atomic_store(&job->unfit, true);
+    }
+}
+
+bool lw_fits_bfloat(lw_pool* pool, const lw_tensor* tensor) {
+    if (tensor->type != LW_F16 || tensor->n_bytes != tensor->rows * lw_row_bytes(LW_F16, tensor->cols)) return false;
+    fit_job job = {.tensor = tensor};
+    lw_pool_run(pool, fit_worker, &job);
+    return !atomic_load(&job.unfit);
+}
+
 // Finds the 16 table entries of a type with its own or a fixed table.
 static lw_status find_table(const char* name, const lw_tensor* t, lw_type target, int8_t table[LW_TABLE_ENTRIES]) {
     lw_format f;
@@ -240,7 +291,7 @@ lw_status lw_pack_matrix(lw_level level, lw_pool* pool, lw_arena* arena, const c
     const unsigned bad = atomic_load(&job.bad_row);
     if (bad != 0) {
         if (bad == UINT32_MAX) return lw_fail(LW_ERR_MEMORY, "%s: no memory to pack a row", name);
-        return lw_fail(LW_ERR_NONFINITE, "%s: row %u holds NaN, infinity or values too large for %s", name, bad - 1,
+        return lw_fail(LW_ERR_NONFINITE, "%s: row %u holds NaN, infinity or values that %s cannot hold", name, bad - 1,
                        lw_type_name(target));
     }
     *out = packed;

@@ -69,8 +69,8 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     if (config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: config and out must not be NULL");
     LW_RETURN_IF_FAILED(lw_program_check(config));
-    if (n_threads < 1 || n_threads > 256)
-        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to 256", n_threads);
+    if (n_threads < 1 || n_threads > LW_MAX_THREADS)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_model_create: %u threads, must be 1 to %d", n_threads, LW_MAX_THREADS);
     lw_level level;
     LW_RETURN_IF_FAILED(lw_level_by_name(isa, &level));
     lw_model* model = calloc(1, sizeof *model);
@@ -135,6 +135,17 @@ static lw_status check_order_of_heads(const lw_model* model, const char* name, l
     return lw_fail(LW_ERR_FORMAT, "%s: rope_heads is %u, must be 0 where values are keys", name, tensor->rope_heads);
 }
 
+// On Arm, F16 weights are held as bfloat16 if no value changes: their products have the same bits, and a bfloat16 is
+// widened by one operation or by the load itself, where F16 takes up to four times as many slots.
+static lw_type type_to_hold(const lw_model* model, const lw_tensor* tensor, lw_type target) {
+#if defined(__aarch64__)
+    if (target == LW_F16 && lw_fits_bfloat(model->pool, tensor)) return LW_BF16;
+#else
+    (void)model, (void)tensor;
+#endif
+    return target;
+}
+
 static void remember_type(lw_model* model, lw_type type) {
     lw_format f;
     model->holds[type] = true;
@@ -150,6 +161,7 @@ lw_status lw_model_load(lw_model* model, lw_role role, uint32_t layer, const lw_
     LW_RETURN_IF_FAILED(check_order_of_heads(model, name, role, layer, tensor));
     if (slot.vector != NULL) return lw_copy_vector(name, tensor, slot.vector);
     LW_RETURN_IF_FAILED(check_target(name, role, target));
+    target = type_to_hold(model, tensor, target);
     LW_RETURN_IF_FAILED(lw_pack_matrix(model->level, model->pool, &model->arena, name, tensor, target, slot.matrix));
     remember_type(model, target);
     return LW_OK;

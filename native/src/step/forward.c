@@ -137,7 +137,7 @@ static void run_step(void* context, unsigned thread) {
                    .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
     if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
-    lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->config.n_threads);
+    lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->threads);
     if (state->batch->runs == LW_RUN_MODEL)
         run_model(&w);
     else
@@ -158,6 +158,15 @@ static void lay_out(lw_session* s, const lw_batch* batch) {
     }
 }
 
+// The number of threads for a batch.
+static unsigned threads_for(const lw_session* s, const lw_batch* batch) {
+    const lw_step_limit* limit = &s->limit;
+    uint64_t context = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; ++i) context += batch->context_lens[i];
+    const bool small = batch->query_start[batch->n_seqs] <= limit->max_rows && context <= limit->max_context;
+    return small ? limit->threads : s->config.n_threads;
+}
+
 static lw_status outcome(const lw_step_state* state) {
     if (atomic_load(&state->non_finite))
         return lw_fail(LW_ERR_NONFINITE, "step: NaN or infinity in the activations of this batch");
@@ -168,6 +177,7 @@ static lw_status outcome(const lw_step_state* state) {
 
 lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn) {
     lay_out(session, batch);
+    session->threads = lw_pool_use(session->pool, threads_for(session, batch));
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
         if (session->of_kind[kind] != NULL && lw_kinds[kind]->prepare != NULL) lw_kinds[kind]->prepare(session, batch);
     lw_step_state state = {.session = session,

@@ -154,8 +154,8 @@ static bool open_memory(lw_session* s) {
 }
 
 static lw_status check_config(const lw_session_config* c, bool pooled) {
-    if (c->n_threads < 1 || c->n_threads > 256)
-        return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to 256", c->n_threads);
+    if (c->n_threads < 1 || c->n_threads > LW_MAX_THREADS)
+        return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to %d", c->n_threads, LW_MAX_THREADS);
     if (c->n_blocks < 1 && !pooled) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
     if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
@@ -223,6 +223,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     pthread_mutex_init(&s->lock, NULL);  // cannot fail on Linux
     s->model = model;
     s->config = *config;
+    s->threads = config->n_threads;
     // Each text has at most one block that is not full.
     if (model->config.pooled)
         s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
@@ -259,6 +260,15 @@ void lw_session_close(lw_session* session) {
     free(session->kv_of);
     pthread_mutex_destroy(&session->lock);
     free(session);
+}
+
+lw_status lw_session_limit_threads(lw_session* session, uint32_t n_threads, uint32_t max_rows, uint32_t max_context) {
+    if (session == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_session_limit_threads: session must not be NULL");
+    if (n_threads < 1 || n_threads > session->config.n_threads)
+        return lw_fail(LW_ERR_ARGUMENT, "lw_session_limit_threads: %u threads, must be 1 to the session's %u",
+                       n_threads, session->config.n_threads);
+    session->limit = (lw_step_limit){n_threads, max_rows, max_context};
+    return LW_OK;
 }
 
 lw_status lw_session_hold_draws(lw_session* session) {

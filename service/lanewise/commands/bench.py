@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from lanewise.commands import bench_publish
 from lanewise.commands.bench_profile import Profile, Row, print_rows, report_rows
 from lanewise.commands.bench_timing import Timed
 from lanewise.commands.opening import Opened, open_model
@@ -36,6 +37,7 @@ from lanewise.runtime import (
     measure_limits,
     raise_failed,
 )
+from lanewise.runtime.step_threads import limit_threads
 from lanewise.settings import MTP, BenchSettings, SettingsError
 
 MAX_STEP_TOKENS = 512
@@ -71,11 +73,18 @@ class Test:
 
 def run(settings: BenchSettings) -> None:
     """Run all tests and print a table or a JSON object."""
+    if settings.publish:
+        settings = bench_publish.standard(settings)
     with open_model(settings, mtp=settings.draft == MTP) as opened:
         if settings.replay:
             _replay(settings, opened)
             return
+        bench_publish.check(settings, opened.checkpoint.files)
         report, results = measure(settings, opened)
+        if settings.publish:
+            theirs = bench_publish.measure_theirs(settings, opened)
+            print(bench_publish.as_markdown(settings, opened, report, theirs))
+            return
     if settings.json:
         print(json.dumps(report))
     else:
@@ -323,6 +332,7 @@ def _measure(
         kv_type=opened.kv_type,
         states=batch,
     ) as session:
+        limit_threads(session, opened.threads, settings.decode_threads)
         bench = Bench(session, batch, length, opened.model.config.vocab_size)
         test(bench, length)  # warms caches, pages and the clock of the cores
         timed = [test(bench, length) for _ in range(settings.repeat)]

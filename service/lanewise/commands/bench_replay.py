@@ -25,6 +25,7 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.guessing.prediction_head import PredictionHead
 from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.runtime import Batch, Counters, Draw, Sampled, Session
+from lanewise.runtime.step_threads import limit_threads
 from lanewise.settings import BenchSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 
@@ -152,6 +153,7 @@ def _replay(
         states=batch + (config.n_snapshots or 0),
         max_guesses=config.max_draft,
     )
+    limit_threads(session, opened.threads, settings.decode_threads)
     metrics = Metrics(_facts(opened, config))
     head = PredictionHead(session, config) if opened.model.config.has_mtp else None
     engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics, head)

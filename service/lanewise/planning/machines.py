@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Any
 
 from lanewise.host import GIB
@@ -21,6 +22,9 @@ class Kernels:
     types: Mapping[str, tuple[float, float]]  # relative to Q4_0, of one row and of many
     attention_s: float
     values_s: float
+    # Reading and multiplying take (a^overlap + b^overlap)^(1/overlap) together: infinite where the
+    # longer of both hides the other one, 1 where neither hides any of it.
+    overlap: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,9 @@ class Team:
     serial: float  # part of the arithmetic that does not become faster with threads
     phases: int  # waits of all for each other in a layer
     wait_s: float  # each of them
+    # A query head's attention is shared by as many threads as there are of so many tokens in what
+    # it sees; 0: it is not shared.
+    attention_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ def kernels_of(core: str, engine: str, hertz: float, kv_type: str = "f16") -> Ke
         types={name: (one, many) for name, (one, many) in of_engine["types"].items()},
         attention_s=speed * attention,
         values_s=speed * of_core["values"],
+        overlap=of_core.get("overlap", inf),
     )
 
 
@@ -149,7 +157,12 @@ def team_of(engine: str, threads: int) -> Team:
     """What so many threads of an engine cost each other."""
     table = _table("rates.toml")["engines"][engine]
     wait_us = table["phase_us"] + table["phase_us_per_thread"] * threads
-    return Team(table["serial"], table["phases"], 1e-6 * wait_us if threads > 1 else 0.0)
+    return Team(
+        table["serial"],
+        table["phases"],
+        1e-6 * wait_us if threads > 1 else 0.0,
+        table["attention_tokens"],
+    )
 
 
 def _name(family: str, size: str) -> str:

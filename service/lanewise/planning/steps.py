@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from math import log
+from math import inf, log
 
 from lanewise.engine.scheduling.pacing import Work
 from lanewise.planning.machines import Kernels, Machine
@@ -92,19 +92,30 @@ def seen(count: int, context: int, windows: WindowShares) -> tuple[float, float]
 def step_time(machine: Machine, work: ModelWork, size: StepSize) -> StepTime:
     """What a step takes, on paper.
 
-    Products wait for memory or for arithmetic, whichever is longer, and so does attention; what
-    becomes no faster with threads counts as arithmetic.
+    Products wait for memory and for arithmetic, and so does attention, which may have work for
+    some threads only; what becomes no faster with threads counts as arithmetic.
     """
     kernels = machine.kernels
     parallel = machine.team.serial + (1 - machine.team.serial) / machine.threads
     products = parallel * product_seconds(kernels, work, size)
-    time = _longer(work.bytes_read(size.rows) / machine.read_s, products)
-    attention = parallel * size.attended * work.attention_weights / kernels.attention_s
-    time += _longer(size.cached * work.kv_token_bytes / machine.read_s, attention)
+    time = _both(work.bytes_read(size.rows) / machine.read_s, products, kernels.overlap)
+    attention = size.attended * work.attention_weights / kernels.attention_s
+    attention *= machine.team.serial + (1 - machine.team.serial) / attention_threads(
+        machine, work, size
+    )
+    time += _both(size.cached * work.kv_token_bytes / machine.read_s, attention, kernels.overlap)
     time += StepTime(bandwidth=size.sequences * work.moved_state_bytes / machine.read_s)
     values = parallel * size.rows * work.values / kernels.values_s
     waits = work.n_layers * machine.team.phases * machine.team.wait_s
     return time + StepTime(arithmetic=values, overhead=waits)
+
+
+def attention_threads(machine: Machine, work: ModelWork, size: StepSize) -> float:
+    """Threads that have a part in attention: all unless there are few rows, heads and tokens."""
+    tokens = machine.team.attention_tokens
+    seen_by_row = size.attended / size.rows if size.rows else 0.0
+    parts = max(1.0, seen_by_row / tokens) if tokens else 1.0
+    return max(1.0, min(machine.threads, size.rows * work.attention_heads * parts))
 
 
 def product_seconds(kernels: Kernels, work: ModelWork, size: StepSize) -> float:
@@ -139,7 +150,9 @@ def interpolate(rows: tuple[float, ...], values: tuple[float, ...], at: float) -
     return values[i] + share * (values[i + 1] - values[i])
 
 
-def _longer(reading: float, computing: float) -> StepTime:
-    if reading > computing:
-        return StepTime(bandwidth=reading)
-    return StepTime(arithmetic=computing)
+def _both(reading: float, computing: float, overlap: float) -> StepTime:
+    """What reading and computing take together; it counts as what the longer of both is."""
+    longer, other = max(reading, computing), min(reading, computing)
+    if longer > 0 and overlap != inf:
+        longer *= (1 + (other / longer) ** overlap) ** (1 / overlap)
+    return StepTime(bandwidth=longer) if reading > computing else StepTime(arithmetic=longer)

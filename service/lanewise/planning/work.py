@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from lanewise.loading.base.checkpoint import Checkpoint, Role
 from lanewise.loading.base.names import is_vector
@@ -56,6 +57,7 @@ class ModelWork:
     kv_token_bytes: float
     held_bytes: int  # all weights in memory
     moved_state_bytes: float = 0.0  # of a sequence in each step: its states, read and written
+    attention_heads: float = inf  # of queries, in the layer with the fewest
 
     def bytes_read(self, rows: float) -> float:
         """Bytes of weights that a step of so many rows reads."""
@@ -140,6 +142,7 @@ def work_of(
         kv_token_bytes=kv_token_bytes,
         held_bytes=held,
         moved_state_bytes=moved_state_bytes,
+        attention_heads=min((one.n_heads for one in _attentions(config)), default=inf),
     )
 
 

@@ -124,18 +124,19 @@ class Session(NativeSession):
             raise ValueError(f"the library's KV blocks hold {lib.LW_BLOCK_TOKENS} tokens")
         if lib.LW_DRAWN_BEFORE != DRAWN_BEFORE:
             raise ValueError(f"the library's drawn tokens begin at {lib.LW_DRAWN_BEFORE}")
-        self.blocks = blocks
+        self.blocks, self.context_length = blocks, model.config.context_length
         self.has_states = model.config.has_states
         self._vocab = model.config.vocab_size
         self._logits = np.empty((max_batch_logits, self._vocab), np.float32)
         self._logits_pointer = ffi.from_buffer("float[]", self._logits, require_writable=True)
         self._samplings: WeakKeyDictionary[Sampling, NativeSampling] = WeakKeyDictionary()
         layout = model.kv_layout(kv_type, groups_by_window)
+        self.groups = len(layout.windows)
         limits = ArrayLimits(
             tokens=max_batch_tokens,
             logits=max_batch_logits,
             vocab=model.config.vocab_size,
-            groups=len(layout.windows),
+            groups=self.groups,
             has_states=layout.state_bytes > 0,
             has_adapters=max_adapter_rank > 0,
         )
@@ -157,6 +158,14 @@ class Session(NativeSession):
             max_adapter_rank=max_adapter_rank,
             float_activations=float_activations,
             observe_inputs=observe_inputs,
+        )
+
+    def limit_threads(self, threads: int, max_rows: int, max_context: int) -> None:
+        """Let steps of so few tokens behind so few others run on fewer threads."""
+        self._native.check(
+            self._native.lib.lw_session_limit_threads(
+                self._open_handle(), threads, max_rows, max_context
+            )
         )
 
     def step(self, batch: Batch) -> Floats:

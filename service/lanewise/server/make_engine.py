@@ -15,6 +15,7 @@ from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
+from lanewise.runtime.step_threads import limit_threads
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
 from lanewise.server.names import names_of
@@ -52,6 +53,7 @@ def make_engine(
         max_guesses=config.max_draft,
         max_adapter_rank=0 if adapters is None else settings.max_lora_rank,
     )
+    limit_threads(session, threads, settings.decode_threads)
     facts = ModelFacts(
         model_name=names_of(settings, model)[0],
         isa=model.info.isa,

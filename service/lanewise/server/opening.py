@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -84,10 +85,13 @@ def load_weights(
     """The model; ``begun`` is set once native code runs, and ``stop`` makes it give up."""
     from lanewise.runtime import Model, tuning
     from lanewise.runtime.cpu import set_fetch_ahead
+    from lanewise.runtime.targets import hint_of_floats
 
     tuning.prepare(settings.isa, host.cpu_name(), enabled=settings.autotune)
     set_fetch_ahead(settings.fetch_ahead)
     placement = _place(settings, checkpoint, threads, limit)
+    if (hint := hint_of_floats(checkpoint, settings.weights, platform.machine())) is not None:
+        logger.info("%s", hint)
     with progress_of(checkpoint.name) as progress:
 
         def show(done: int, total: int) -> None:

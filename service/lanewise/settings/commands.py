@@ -56,6 +56,18 @@ class BenchSettings(ReportSettings):
     context: int = knob(32, integer(1), "tokens in the context of each sequence before decoding")
     repeat: int = knob(3, integer(1), "runs of each test; their median is reported")
     profile: bool = knob(False, SWITCH, "run each test once more and show what its time goes to")
+    publish: bool = knob(
+        False,
+        SWITCH,
+        "print the standard rows as Markdown: a prompt of 512 tokens, 128 tokens of one and of"
+        " 8 sequences, with CPU, kernels, settings, versions and the file's hash",
+    )
+    llama_bench: str | None = knob(
+        None,
+        TEXT,
+        "with --publish: llama.cpp's program llama-bench, to run on the same GGUF file"
+        " (llama-batched-bench beside it runs the 8 sequences)",
+    )
     replay: tuple[str, ...] = knob(
         (),
         TEXTS,

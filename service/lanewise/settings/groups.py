@@ -10,8 +10,8 @@ GROUPS = {
         *("weights", "load", "kv_cache_dtype", "max_model_len", "hf_overrides"),
     ),
     "machine": (
-        *("threads", "isa", "cpu_pinning", "numa", "autotune", "fetch_ahead", "kv_memory"),
-        "snapshot_memory",
+        *("threads", "isa", "cpu_pinning", "numa", "autotune", "decode_threads"),
+        *("fetch_ahead", "kv_memory", "snapshot_memory"),
     ),
     "network": (
         *("host", "port", "cors_origins", "allowed_hosts", "mcp_servers"),

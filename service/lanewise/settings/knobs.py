@@ -44,7 +44,7 @@ class ComputeSettings(SourceSettings):
 
     threads: int | None = knob(
         None,
-        integer(1, 256),
+        integer(1, 1024),
         "threads that compute; from CPU quota, affinity and cores when not given",
     )
 
@@ -112,6 +112,13 @@ class ModelSettings(WeightSettings):
         True,
         ON_OFF,
         "measure once per CPU model which of two close kernels is faster; no answer depends on it",
+    )
+    decode_threads: int | None = knob(
+        None,
+        integer(1, 1024),
+        "threads of steps of one to four tokens behind 1,024 others at most, rounded up to whole"
+        " groups of eight; as few as are as fast as all, measured at start, when not given; no"
+        " answer depends on it",
     )
     fetch_ahead: int = knob(
         0,

@@ -44,6 +44,25 @@ static void pool(void) {
     lw_pool_close(j.pool);
 }
 
+static void meet_in_groups(void* context, unsigned thread) {
+    job* j = context;
+    j->cells[0][thread] = j->run;
+    lw_pool_barrier(j->pool, thread);
+    for (unsigned t = 0; t < j->threads; ++t) expect(j->cells[0][t] == j->run);
+}
+
+// Runs of one group and of all in turn: a group that does not run is not waited for.
+static void groups(void) {
+    const unsigned all = parameter('n', 3);
+    job j = {.pool = lw_pool_open(all, NULL)};
+    for (j.run = 1; j.run <= parameter('k', 2); ++j.run) {
+        j.threads = lw_pool_use(j.pool, j.run % 2 == 1 ? 1 : all);
+        lw_pool_run(j.pool, meet_in_groups, &j);
+        for (unsigned t = 0; t < all; ++t) expect((j.cells[0][t] == j.run) == (t < j.threads));
+    }
+    lw_pool_close(j.pool);
+}
+
 // Items go to one thread each, run after run: the counter starts again before a run, as those of a session's phases do.
 typedef struct items {
     lw_pool* pool;
@@ -147,6 +166,7 @@ static void gate(void) {
 }
 
 const scenario scenarios[] = {{"pool", pool},
+                              {"groups", groups},
                               {"work", work},
                               {"items", items_by_number},
                               {"shares", shares},

@@ -21,16 +21,13 @@ INLINE void load_group(const source from, const segment* s, size_t group, size_t
             w[c + 4] = vreinterpretq_s8_u8(vandq_u8(raw, vdupq_n_u8(0xF0)));
         }
     } else {
-        const uint8x16_t low_mask = vdupq_n_u8(0x0F), top_mask = vdupq_n_u8(0x30);
         UNROLL
-        for (int c = 0; c < 2; ++c) {
-            const uint8x16_t top = vld1q_u8(base + LW_Q6_LOW_BYTES + 128 * c);
-            const uint8x16_t a = vld1q_u8(base + 128 * c), b = vld1q_u8(base + 128 * (c + 2));
-            // vbsl inserts the two upper bits, so that only some parts need a mask first.
-            w[c] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
-            w[c + 2] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
-            w[c + 4] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
-            w[c + 6] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshrq_n_u8(top, 2), vshrq_n_u8(b, 4)));
+        for (int c = 0; c < 2; ++c) UNROLL
+        for (int high = 0; high < 2; ++high) {
+            int8x16_t codes[2];
+            decode_q6(base + 128 * c, base + 128 * (c + 2), base + LW_Q6_LOW_BYTES + 128 * c, high, codes);
+            w[c + 4 * high] = codes[0];
+            w[c + 4 * high + 2] = codes[1];
         }
     }
 }
@@ -108,9 +105,55 @@ INLINE void tile(const source from, const int rows, const int quads, const lw_ma
 // in flight.
 INLINE void rows_by_panel(const source from, const int rows, const lw_matrix* w, const lw_activations* x, size_t panel,
                           size_t index, size_t row, float* results) {
-    const int quads = rows == 1 ? (from == FROM_Q6 ? 4 : 8) : 2;
+    const int quads = rows == 1 ? 8 : 2;
     for (size_t quad = 0; quad < QUADS; quad += (size_t)quads)
         tile(from, rows, quads, w, x, panel, index, index + 1, row, quad, results);
+}
+
+// One row by a segment of Q6_K, added to acc[8 quads].
+INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc[QUADS]) {
+    const int8_t* q = x->q + s->index * LW_SEGMENT;
+    const float* x_scale = x->scale + s->index * LW_SEGMENT_GROUPS;
+    float supers[LW_PANEL], magics[LW_PANEL];
+    int32_t starts[8 * LW_SEGMENT_GROUPS];
+    store_supers(s, supers, magics);
+    find_starts(32, true, x->totals + s->index * (LW_SEGMENT / 16), starts);
+    for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
+        const int8x16_t in[2] = {vld1q_s8(q + g * LW_GROUP), vld1q_s8(q + g * LW_GROUP + 16)};
+        const float32x4_t da = load_lane(x_scale + g);
+        UNROLL
+        for (size_t quad = 0; quad < QUADS; quad += 2) {
+            const float32x4x2_t super = vld1q_f32_x2(supers + 4 * quad);
+            float32x4x2_t scale[2];
+            UNROLL
+            for (size_t h = 0; h < 2; ++h)
+                scale[h] = packed_scale8(FROM_Q6, s, super, load_addend8(magics + 4 * quad), g, h, 4 * quad);
+            UNROLL
+            for (size_t j = 0; j < 2; ++j) {
+                int8x16_t codes[8];
+                load_group(FROM_Q6, s, g, quad + j, codes);
+                UNROLL
+                for (size_t h = 0; h < 2; ++h) {
+                    const float32x4_t of_step = scale[h].val[j];
+                    const int32x4_t sum = dot16(load_start(starts + 8 * g + 4 * h), codes + 4 * h, in[h]);
+                    acc[quad + j] = add_step(acc[quad + j], sum, of_step, magic_times(of_step), da);
+                }
+            }
+        }
+    }
+}
+
+INLINE void row_by_panel_of_q6(const lw_matrix* w, const lw_activations* x, size_t panel, float* results) {
+    float32x4_t acc[QUADS];
+    UNROLL
+    for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
+    for (size_t i = 0; i < x->segments; ++i) {
+        const segment s = segment_of(w, panel, i, LW_Q6_GROUP_BYTES);
+        lw_fetch_ahead_of(w, panel, i, x->segments);
+        row_of_q6(&s, x, acc);
+    }
+    UNROLL
+    for (size_t i = 0; i < QUADS; ++i) vst1q_f32(results + 4 * i, acc[i]);
 }
 
 // One or two rows over the whole segments of Q4_0; returns the number of these segments.
@@ -132,18 +175,18 @@ INLINE size_t whole_segments(const size_t rows, const lw_matrix* w, const lw_act
     return t.segments;
 }
 
-// A whole product with weights decoded in registers: row after row, or two or three rows at a time.
+// A whole product with weights decoded in registers: one row, or two or three rows at a time.
 INLINE void gemv(const source from, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                  void* scratch) {
-    const workspace work = workspace_of(scratch, x->rows);
-    for (size_t row = 0; row < x->rows; ++row) {
-        size_t i = from == FROM_Q4 ? whole_segments(1, w, x, panel, row, work.results) : 0;
-        if (from == FROM_Q8)
-            tile(from, 1, 8, w, x, panel, i, x->segments, row, 0, work.results);
-        else
-            for (; i < x->segments; ++i) rows_by_panel(from, 1, w, x, panel, i, row, work.results);
-    }
-    lw_store_panel(w, panel, x->rows, work.results, out);
+    const workspace work = workspace_of(scratch, 1);
+    if (from == FROM_Q6)
+        row_by_panel_of_q6(w, x, panel, work.results);
+    else if (from == FROM_Q8)
+        tile(from, 1, 8, w, x, panel, 0, x->segments, 0, 0, work.results);
+    else
+        for (size_t i = whole_segments(1, w, x, panel, 0, work.results); i < x->segments; ++i)
+            rows_by_panel(from, 1, w, x, panel, i, 0, work.results);
+    lw_store_panel(w, panel, 1, work.results, out);
 }
 
 INLINE void gemm_in_registers(const source from, const lw_matrix* w, const lw_activations* x, size_t panel,

@@ -27,16 +27,10 @@ INLINE void load_step(const source from, const segment* s, size_t group, size_t 
             w[p] = vreinterpretq_s8_u8(vshlq_n_u8(raw, 4));
             w[2 + p] = vreinterpretq_s8_u8(vandq_u8(raw, vdupq_n_u8(0xF0)));
         } else {
-            const uint8x16_t low_mask = vdupq_n_u8(0x0F), top_mask = vdupq_n_u8(0x30);
-            const uint8x16_t a = vld1q_u8(base + 16 * p), b = vld1q_u8(base + 256 + 16 * p);
-            const uint8x16_t top = vld1q_u8(base + LW_Q6_LOW_BYTES + 16 * p);
-            if (step == 0) {
-                w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 4), vandq_u8(a, low_mask)));
-                w[2 + p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshlq_n_u8(top, 2), vandq_u8(b, low_mask)));
-            } else {
-                w[p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, top, vshrq_n_u8(a, 4)));
-                w[2 + p] = vreinterpretq_s8_u8(vbslq_u8(top_mask, vshrq_n_u8(top, 2), vshrq_n_u8(b, 4)));
-            }
+            int8x16_t codes[2];
+            decode_q6(base + 16 * p, base + 256 + 16 * p, base + LW_Q6_LOW_BYTES + 16 * p, step, codes);
+            w[p] = codes[0];
+            w[2 + p] = codes[1];
         }
     }
 }
@@ -186,31 +180,55 @@ INLINE float32x4_t fold(const int32x4_t sum[2]) {
     return vpaddq_f32(vreinterpretq_f32_s32(sum[0]), vreinterpretq_f32_s32(sum[1]));
 }
 
+// Starts a sum and adds two products; as assembly, because the compiler otherwise copies the sum from register to
+// register.
+INLINE int32x4_t dot_twice(const int32_t start[4], int8x16_t w0, int8x16_t x0, int8x16_t w1, int8x16_t x1) {
+    int32x4_t sum;
+    __asm__(
+        "ldr %q0, %5\n\t"
+        "sdot %0.4s, %1.16b, %2.16b\n\t"
+        "sdot %0.4s, %3.16b, %4.16b"
+        : "=&w"(sum)
+        : "w"(w0), "w"(x0), "w"(w1), "w"(x1), "m"(*(const int32_t(*)[4])start));
+    return sum;
+}
+
+// One step of four outputs of one row of Q6_K: 16 inputs, whose sums begin at `start`.
+INLINE float32x4_t q6_step(const segment* s, size_t group, size_t quad, const int step, const int8x16_t in[4],
+                           const int32_t start[4], float32x4_t scale) {
+    int32x4_t sum[2];
+    int8x16_t w[4];
+    load_step(FROM_Q6, s, group, quad, step, w);
+    UNROLL
+    for (int p = 0; p < 2; ++p) sum[p] = dot_twice(start, w[p], in[2 * step], w[2 + p], in[2 * step + 1]);
+    return vmulq_f32(fold(sum), scale);  // may be -0, which changes no result but 0, and that one is stored as +0
+}
+
 // One row by a segment of Q6_K, added to acc[8 quads].
 INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc[QUADS]) {
     const int8_t* q = x->q + s->index * LW_SEGMENT;
     const float* x_scale = x->scale + s->index * LW_SEGMENT_GROUPS;
     const int32_t* totals = x->totals + s->index * (LW_SEGMENT / 16);
+    float supers[LW_PANEL], magics[LW_PANEL];
+    store_supers(s, supers, magics);
     for (size_t g = 0; g < LW_SEGMENT_GROUPS; ++g) {
         int8x16_t in[4];
         int32_t starts[2][4];
         spread_inputs(q + g * LW_GROUP, in);
         find_row_start(32, totals[2 * g], starts[0]);
         find_row_start(32, totals[2 * g + 1] - totals[2 * g], starts[1]);
+        const float32x4_t da = load_lane(x_scale + g);
         UNROLL
-        for (size_t quad = 0; quad < QUADS; ++quad) {
-            float32x4_t scale[2];
-            load_scales(FROM_Q6, s, g, quad, super_scale(FROM_Q6, s, quad), scale);
+        for (size_t quad = 0; quad < QUADS; quad += 2) {
+            const float32x4x2_t super = vld1q_f32_x2(supers + 4 * quad);
+            float32x4x2_t scale[2];
             UNROLL
-            for (int step = 0; step < 2; ++step) {
-                int32x4_t sum[2] = {load_now(starts[step]), load_now(starts[step])};
-                int8x16_t w[4];
-                load_step(FROM_Q6, s, g, quad, step, w);
-                UNROLL
-                for (int i = 0; i < 2; ++i) UNROLL
-                for (int p = 0; p < 2; ++p) sum[p] = vdotq_s32(sum[p], w[2 * i + p], in[2 * step + i]);
-                acc[quad] = vfmaq_n_f32(acc[quad], scaled(fold(sum), scale[step]), x_scale[g]);
-            }
+            for (size_t h = 0; h < 2; ++h)
+                scale[h] = packed_scale8(FROM_Q6, s, super, load_addend8(magics + 4 * quad), g, h, 4 * quad);
+            UNROLL
+            for (size_t j = 0; j < 2; ++j) UNROLL
+            for (int h = 0; h < 2; ++h)
+                acc[quad + j] = fma_lane(acc[quad + j], q6_step(s, g, quad + j, h, in, starts[h], scale[h].val[j]), da);
         }
     }
 }

@@ -97,10 +97,9 @@
     ldr q1, [x17, #ONE_START]
 .endif
     products \type, sdot, \j, 21, 16, 17, 18, 19
-    ldr q22, [x17, #ZERO]  // start at 0: a product alone could be -0
     faddp v23.4s, v0.4s, v1.4s
-    fmla v22.4s, v23.4s, v26.4s
-    fmla v\r\().4s, v22.4s, v27.s[0]
+    fmul v23.4s, v23.4s, v26.4s  // may be -0, which changes no result but 0, and that one is stored as +0
+    fmla v\r\().4s, v23.4s, v27.s[0]
 .endm
 
 .macro quad_2 type, j, r, t

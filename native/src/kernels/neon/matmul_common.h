@@ -90,6 +90,25 @@ INLINE float32x4_t fma_lane(float32x4_t acc, float32x4_t scaled, float32x4_t da)
     return acc;
 }
 
+// acc + w * x[lane]: fma_lane for any lane.
+#define FMA_LANE(lane)                                                          \
+    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(acc) : "w"(w), "w"(x)); \
+    break
+INLINE float32x4_t fma_lane_of(float32x4_t acc, float32x4_t w, float32x4_t x, const size_t lane) {
+    switch (lane) {
+        case 0:
+            FMA_LANE(0);
+        case 1:
+            FMA_LANE(1);
+        case 2:
+            FMA_LANE(2);
+        default:
+            FMA_LANE(3);
+    }
+    return acc;
+}
+#undef FMA_LANE
+
 // acc + scaled * da[group]; `da` holds the activation scales of one row's segment.
 INLINE float32x4_t fma_group(float32x4_t acc, float32x4_t scaled, float32x4_t da, const size_t group) {
     return group == 0   ? vfmaq_laneq_f32(acc, scaled, da, 0)
@@ -145,6 +164,16 @@ INLINE float32x4x2_t packed_super8(const source from, const segment* s, size_t o
     return from == FROM_Q6 ? load_half8(s->super + 2 * output) : (float32x4x2_t){{vdupq_n_f32(0), vdupq_n_f32(0)}};
 }
 
+// The f16 scales of a segment of Q6_K, and the magic_times of them.
+INLINE void store_supers(const segment* s, float supers[LW_PANEL], float magics[LW_PANEL]) {
+    UNROLL
+    for (size_t output = 0; output < LW_PANEL; output += 8) {
+        const float32x4x2_t super = packed_super8(FROM_Q6, s, output);
+        vst1q_f32_x2(supers + output, super);
+        vst1q_f32_x2(magics + output, magic_times8(super));
+    }
+}
+
 // Stores scales of eight outputs, and -LW_MAGIC times them, to one step of workspace.scales; `copies` is 1 or 2.
 INLINE void store_scale8(const int copies, float32x4x2_t scale, float* to) {
     UNROLL
@@ -192,6 +221,31 @@ INLINE workspace workspace_of(void* scratch, size_t rows) {
     work.scales = (float*)(work.codes + LW_SEGMENT * LW_PANEL);
     memset(work.results, 0, rounded * LW_PANEL * sizeof(float));
     return work;
+}
+
+// Loads nibbles and inserts `upper` above the low ones; as assembly, because the compiler otherwise copies the nibbles.
+INLINE uint8x16_t insert_upper(const uint8_t* nibbles, uint8x16_t upper) {
+    uint8x16_t codes;
+    __asm__(
+        "ldr %q0, %1\n\t"
+        "sli %0.16b, %2.16b, #4"
+        : "=&w"(codes)
+        : "m"(*(const uint8_t(*)[16])nibbles), "w"(upper));
+    return codes;
+}
+
+// 32 codes of Q6_K, 32 too large, from two vectors of nibbles and one of pairs of upper bits: those of the low nibbles of
+// `a` and of `b`, or those of the high nibbles. Inserting shifts, and masks only for what is above: eight operations for
+// all four vectors.
+INLINE void decode_q6(const uint8_t* a, const uint8_t* b, const uint8_t* upper, const bool high, int8x16_t w[2]) {
+    const uint8x16_t mask = vdupq_n_u8(0x3F), pairs = vld1q_u8(upper), second = vshrq_n_u8(pairs, 2);
+    if (high) {
+        w[0] = vreinterpretq_s8_u8(vandq_u8(vsriq_n_u8(pairs, vld1q_u8(a), 4), mask));
+        w[1] = vreinterpretq_s8_u8(vsriq_n_u8(second, vld1q_u8(b), 4));
+    } else {
+        w[0] = vreinterpretq_s8_u8(vandq_u8(insert_upper(a, pairs), mask));
+        w[1] = vreinterpretq_s8_u8(vandq_u8(insert_upper(b, second), mask));
+    }
 }
 
 #ifdef __ARM_FEATURE_DOTPROD

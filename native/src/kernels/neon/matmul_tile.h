@@ -41,12 +41,7 @@ INLINE void tile(const source from, const size_t terms, const segment* s, const 
     else if (code_bias(from) != 0)
         find_group_starts(code_bias(from), totals, starts);
     float supers[2][LW_PANEL];
-    if (from == FROM_Q6 && s->scales == NULL)
-        for (size_t output = 0; output < LW_PANEL; output += 8) {
-            const float32x4x2_t super = packed_super8(from, s, output);
-            vst1q_f32_x2(supers[0] + output, super);
-            vst1q_f32_x2(supers[1] + output, magic_times8(super));
-        }
+    if (from == FROM_Q6 && s->scales == NULL) store_supers(s, supers[0], supers[1]);
     float32x4_t acc[QUADS];
     UNROLL
     for (size_t i = 0; i < QUADS; ++i) acc[i] = vld1q_f32(results + row * LW_PANEL + 4 * i);

@@ -1,6 +1,14 @@
 #include "kernels/i8mm/matmul_decoded.h"
 
 LW_MM_TILES(sve);
+extern void gemv_q4__sve(const lw_mm_rows* t);
+
+void gemv_q4g32_q8g32_1x32__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
+                                void* scratch) {
+    const workspace work = workspace_of(scratch, 1);
+    rows_by_panel(gemv_q4__sve, w, x, panel, &work);
+    lw_store_panel(w, panel, 1, work.results, out);
+}
 
 void gemm_q4g32_q8g32_12xv__sve(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
                                 void* scratch) {

@@ -1,0 +1,146 @@
+// Attention of a virtual crew. The library itself cuts it (lw_make_tiles), in a session that has nothing else.
+#ifndef BENCH_VIRTUAL_ATTENTION_H
+#define BENCH_VIRTUAL_ATTENTION_H
+
+#include "kinds/attend.h"
+#include "kinds/stages.h"
+#include "memory.h"
+#include "virtual_crew.h"
+
+// A model whose layers are alike but for their windows: with full_every n, only every n-th layer sees all tokens.
+typedef struct virtual_model {
+    const char* name;
+    uniform_config config;
+    uint32_t full_every;
+} virtual_model;
+
+typedef struct attention_shape {
+    const lw_tiling* tiling;
+    const lw_attention_config* c;
+    size_t context;
+} attention_shape;
+
+typedef struct virtual_attention {
+    lw_session session;
+    lw_model model;
+    lw_attention_config heads[2];  // of layers with a window, if there are any, and without
+    attention_shape shapes[2];
+    void* of_kind[LW_N_KINDS];
+    lw_block memory;
+    uint32_t full_every;
+} virtual_attention;
+
+static void take_attention(virtual_attention* v, lw_parts* parts, size_t rows) {
+    lw_session* s = &v->session;
+    lw_attention_own* own = lw_attention_of(s);
+    s->b.position = lw_take(parts, rows * sizeof *s->b.position);
+    own->split_states = lw_take(parts, own->split_floats * sizeof(float));
+    own->splits_done = lw_take(parts, own->split_tiles * own->tile_jobs * sizeof *own->splits_done);
+    lw_take_stages(s, parts);
+    for (size_t i = 0; i < own->n_tilings; ++i)
+        own->layers[i].tiling.tiles = lw_take(parts, (rows + own->split_tiles) * sizeof(lw_tile));
+}
+
+static void open_attention(virtual_attention* v, const virtual_model* model, size_t rows, size_t context,
+                           unsigned threads) {
+    memset(v, 0, sizeof *v);
+    lw_session* s = &v->session;
+    v->model.config.context_length = (uint32_t)(rows + context);
+    s->model = &v->model;
+    s->config =
+        (lw_session_config){.n_threads = threads, .n_blocks = (uint32_t)((rows + context) / LW_BLOCK_TOKENS + 1)};
+    s->threads = threads;
+    s->of_kind = v->of_kind;
+    lw_attention_own* own = calloc(1, sizeof *own + 2 * sizeof own->layers[0]);
+    if (own == NULL) exit(2);
+    v->of_kind[LW_KIND_ATTENTION] = own;
+    v->full_every = model->full_every;
+    own->n_tilings = model->full_every > 1 ? 2 : 1;
+    for (size_t i = 0; i < own->n_tilings; ++i) {
+        v->heads[i] = uniform_layer(&model->config).attention;
+        if (i == 1) v->heads[i].window = 0;
+        lw_tiling* tiling = &own->layers[i].tiling;
+        *tiling = (lw_tiling){.window = v->heads[i].window, .heads = &v->heads[i]};
+        v->shapes[i] = (attention_shape){tiling, &v->heads[i], context};
+        lw_widen_splits(s, tiling);
+        lw_widen_stages(s, tiling);
+        lw_widen(&own->tile_jobs, model->config.n_heads);
+    }
+    lw_parts parts = {0};
+    take_attention(v, &parts, rows);
+    if (!lw_block_map(parts.used, &v->memory)) exit(2);
+    parts = (lw_parts){.base = v->memory.data};
+    take_attention(v, &parts, rows);
+    for (size_t i = 0; i < rows; ++i) s->b.position[i] = (uint32_t)(context + i);
+    const uint32_t start[] = {0, (uint32_t)rows};
+    lw_make_tiles(s, &(lw_batch){.n_seqs = 1, .query_start = start});
+}
+
+static void close_attention(virtual_attention* v) {
+    free(v->of_kind[LW_KIND_ATTENTION]);
+    lw_block_unmap(&v->memory);
+}
+
+static const attention_shape* shape_of_layer(const virtual_attention* v, uint32_t layer) {
+    return &v->shapes[v->full_every > 1 && (layer + 1) % v->full_every == 0];
+}
+
+// Pairs of a query of a tile and a token that it sees, of the tokens in `among`.
+static double pairs_of(const attention_shape* a, const lw_tile* tile, lw_tokens among) {
+    size_t pairs = 0;
+    for (size_t i = 0; i < tile->n_tokens; ++i) {
+        lw_tokens seen = lw_attention_tokens(a->context + tile->first_row + i, 1, a->c->window, 0);
+        if (seen.first < among.first) seen.first = among.first;
+        if (seen.end > among.end) seen.end = among.end;
+        pairs += seen.end > seen.first ? seen.end - seen.first : 0;
+    }
+    return (double)pairs;
+}
+
+static double score_work(const phase* p, size_t item) {
+    const attention_shape* a = p->attention;
+    const lw_score_piece* piece = &a->tiling->stages.pieces[item / a->tiling->jobs];
+    const double pairs = pairs_of(a, &a->tiling->tiles[piece->tile], piece->tokens);
+    return pairs * (double)(a->c->n_heads / a->c->n_kv_heads * a->c->head_dim) / p->m->attention;
+}
+
+// A single row takes as long as two. Exponentials take as long as 16 dimensions, and are in the rate once.
+static double part_work(const phase* p, double pairs, bool one_token) {
+    const lw_stages* stages = &p->attention->tiling->stages;
+    const double heads = stages->heads > 1 || !one_token ? (double)stages->heads : 2;
+    const double dims = (double)stages->dims, repeated = 16 * (1 - dims / p->attention->c->head_dim);
+    return pairs * heads * (dims + repeated) / p->m->attention;
+}
+
+static double value_work(const phase* p, size_t item) {
+    const attention_shape* a = p->attention;
+    const size_t of_tile = a->tiling->jobs * lw_parts_of(a->tiling);
+    const lw_tile* tile = &a->tiling->tiles[a->tiling->n - 1 - item / of_tile];
+    const size_t group = a->c->n_heads / a->c->n_kv_heads, position = a->context + tile->first_row;
+    lw_tokens tokens = {0, SIZE_MAX};
+    if (tile->n_splits > 0) {
+        const size_t first = lw_attention_splits(position, tile->n_tokens, a->c->window, 0).first + tile->split;
+        tokens = (lw_tokens){first * LW_SPLIT_TOKENS, (first + 1) * LW_SPLIT_TOKENS};
+    }
+    const double pairs = pairs_of(a, tile, tokens);
+    const bool staged = a->tiling->stages.n_pieces > 0;
+    double work = staged ? part_work(p, pairs, tile->n_tokens == 1)
+                         : pairs * (double)(group * 2 * a->c->head_dim) / p->m->attention;
+    // The last split merges all.
+    const double part = (double)(staged ? a->tiling->stages.heads * a->tiling->stages.dims : group * a->c->head_dim);
+    if (tile->n_splits > 0 && tile->split + 1 == tile->n_splits)
+        work += (double)tile->n_splits * (double)tile->n_tokens * part / p->m->values;
+    return work;
+}
+
+// Keys and values of one layer that a step reads, f16.
+static double cache_bytes(const uniform_config* c, const attention_shape* a) {
+    const lw_tile *first = a->tiling->tiles, *last = first;
+    for (size_t i = 0; i < a->tiling->n; ++i)
+        if (a->tiling->tiles[i].first_row > last->first_row) last = &a->tiling->tiles[i];
+    const size_t begin = lw_seen_first(a->context + first->first_row, a->c->window);
+    const size_t end = a->context + last->first_row + last->n_tokens;
+    return (double)(end - begin) * 4 * c->n_kv_heads * c->head_dim;
+}
+
+#endif
