@@ -104,6 +104,13 @@ def test_the_list_has_all_models_and_their_states(router):
     assert running == {"chat:latest", "coder:latest"}
 
 
+def test_what_has_no_body_names_its_model_in_its_address(router):
+    ask = BODIES["/v1/responses"] | {"model": "coder"}
+    path = f"/v1/responses/{router.client.post('/v1/responses', json=ask).json()['id']}"
+    assert router.client.get(path).status_code == 404  # the default model has it not
+    assert router.client.get(path, params={"model": "coder"}).json()["model"] == "coder"
+
+
 def test_a_model_is_loaded_and_unloaded_by_request(router):
     assert router.client.post("/models/load", json={"model": "coder"}).json() == {"success": True}
     assert router.states()["coder"] == "loaded"
