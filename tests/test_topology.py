@@ -184,7 +184,7 @@ def test_the_largest_hosts_are_placed_by_default(host, of_node):
     placed = decide(root, cpus, threads=threads)
     assert placed.cpus == tuple(cpus)
     assert (placed.numa, placed.nodes) == ("replicate", (0, 1))
-    assert placed.copies == (0,) * of_node + (1,) * of_node
+    assert placed.replica_of_thread == (0,) * of_node + (1,) * of_node
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ bool lw_make_stages(lw_session* s, lw_tiling* tiling) {
     const demand all = demand_of(s, tiling);
     const size_t products = all.longest * (c->n_heads / c->n_kv_heads) * 2 * c->head_dim;
     if (all.splits * jobs >= threads || all.scores > room.n_scores || products < WORTH) return false;
-    lw_stages found;
+    lw_stages found = {0};  // of the candidates the first is taken always
     choose_parts(&found, c, all.splits * jobs, all.most_tokens, threads);
     const size_t parts = jobs * found.head_parts * found.dim_parts;
     if (all.splits * parts * lw_state_floats(c, found.heads, all.most_tokens) > room.n_states ||
