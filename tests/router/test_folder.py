@@ -2,18 +2,23 @@
 
 import os
 import signal
+import socket
 import tempfile
+from pathlib import Path
 
 import pytest
 
-from lanewise.router.folder import PREFIX, socket_folder
+from lanewise.router.folder import MAX_ABOVE, PREFIX, socket_folder
+from lanewise.settings import SettingsError
 from toy_router import toy_router
 
 
 @pytest.fixture
-def above(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+def above(monkeypatch):
+    """A folder whose name is short enough."""
+    with tempfile.TemporaryDirectory(prefix="lw") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
 def test_a_folder_in_use_stays_and_goes_with_its_router(above):
@@ -36,6 +41,21 @@ def test_what_is_not_a_router_s_stays(above):
         assert not (above / f"{PREFIX}left").exists()
     names = {path.name for path in above.iterdir()}
     assert names == {"elsewhere", f"{PREFIX}link", f"{PREFIX}file"}
+
+
+def test_a_folder_whose_name_leaves_no_room_for_sockets_is_refused(monkeypatch):
+    for length, fits in ((MAX_ABOVE, True), (MAX_ABOVE + 1, False)):
+        monkeypatch.setattr(tempfile, "tempdir", os.path.join("/tmp", "x" * (length - 5)))
+        Path(tempfile.tempdir).mkdir(exist_ok=True)
+        try:
+            if fits:
+                with socket_folder() as folder, socket.socket(socket.AF_UNIX) as unix:
+                    unix.bind(str(folder / "1234567.sock"))
+            else:
+                with pytest.raises(SettingsError, match=f"TMPDIR: .* at most {MAX_ABOVE}"):
+                    socket_folder().__enter__()
+        finally:
+            Path(tempfile.tempdir).rmdir()
 
 
 def test_a_killed_router_s_folder_is_removed_by_the_next(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,8 +72,11 @@ def toy_router(tmp_path: Path, catalogue: dict, **settings: object) -> Iterator[
     port = free_port()
     given = json.dumps({"host": "127.0.0.1", "port": port, "models": str(file), **settings})
     url = f"http://127.0.0.1:{port}"
+    # A test's own folder has a longer name than addresses of sockets may have.
+    short = Path(tempfile.mkdtemp(prefix="lw"), "run")
+    short.symlink_to(folder)
     with log.open("wb") as out:
-        command = [sys.executable, __file__, given, str(folder)]
+        command = [sys.executable, __file__, given, str(short)]
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
 
@@ -90,6 +94,7 @@ def toy_router(tmp_path: Path, catalogue: dict, **settings: object) -> Iterator[
         if process.poll() is None:
             process.terminate()
         process.wait(60)
+        shutil.rmtree(short.parent)
 
 
 def main(given: str, folder: str) -> None:

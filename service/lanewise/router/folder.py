@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lanewise.settings import SettingsError
+
 PREFIX = "lanewise-router-"
+MAX_ADDRESS = 107  # bytes of a Unix socket's name
+MAX_ABOVE = MAX_ADDRESS - len(f"/{PREFIX}12345678/1234567.sock")
 AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -19,7 +23,13 @@ def socket_folder() -> Iterator[Path]:
     A lock of the kernel says that a folder is in use. It ends with its process, and holds across
     containers that share a folder, where a number of a process says nothing.
     """
-    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+    above = Path(tempfile.gettempdir())
+    if (length := len(os.fsencode(above))) > MAX_ABOVE:
+        raise SettingsError(
+            f"TMPDIR: {str(above)!r} has {length} bytes, and sockets below it none left; accepted:"
+            f" at most {MAX_ABOVE}"
+        )
+    for path in above.glob(PREFIX + "*"):
         _remove_if_left(path)
     folder, lock = _locked()
     try:
