@@ -1,6 +1,7 @@
 """The file of ``--models``: which models there are, what each is called, when it may go."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ OF_THE_ROUTER = frozenset(
     | {"served_model_name", "cors_origins", "allowed_hosts", "mcp_servers", "log_level"}
     | {"lame_duck_s", "log_format", "max_connections"}
 )
+# A part of a split GGUF file. Loading knows this too; the router imports nothing that reads models.
+PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-\d{5}")
 IDLE_S, MAX_WAITING, WAIT_S, LOAD_S = 600.0, 64, 120.0, 1800.0
 
 
@@ -97,15 +100,13 @@ def folder_catalogue(folder: str, shared: Settings) -> Catalogue:
 
 def _name_of(path: Path) -> str | None:
     """What a model is called that lies there; None for what is none, or a file's further part."""
-    from lanewise.loading.checkpoints.gguf_checkpoint import SPLIT
-
     if path.name.startswith("."):
         return None
     if path.is_dir():
         return path.name if (path / "config.json").is_file() else None
     if path.suffix != ".gguf":
         return None
-    part = SPLIT.fullmatch(path.name)
+    part = PART.fullmatch(path.stem)
     if part is None:
         return path.stem
     return part["stem"] if int(part["number"]) == 1 else None
