@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from lanewise import __version__
 from lanewise.commands.completing import completion
@@ -263,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         return EXIT_ERROR
     found, others = parser.parse_known_args(arguments)
     flags = vars(found)
@@ -297,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:  # `lanewise bench | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         return EXIT_ERROR
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -319,7 +320,12 @@ def _end_logs() -> None:
         try:
             stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            _drop(stream)
+
+
+def _drop(stream: TextIO) -> None:
+    """Lose what a stream still holds, and what it is given later: there is no way to write it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 NO_THREAD = "can't start new thread"  # Python's words, of a RuntimeError

@@ -66,14 +66,7 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
         ],
         # CORS is outermost: errors have its headers too, or browsers would hide them.
         middleware=[
-            Middleware(
-                CORSMiddleware,
-                allow_origins=pages.origins,
-                allow_origin_regex=pages.local_origins,
-                allow_methods=["*"],
-                allow_headers=["*"],
-                expose_headers=["x-request-id", "request-id", "retry-after"],
-            ),
+            Middleware(CORSMiddleware, **pages.cors),
             Middleware(
                 RequestMiddleware,
                 keys=Keys(state.api_keys, state.admin_keys),

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from lanewise.api.errors import (
     UnavailableError,
 )
 from lanewise.api.generation.body import read_bytes
+from lanewise.api.generation.writing import utc_time
 from lanewise.api.observing.caller import caller_of
 from lanewise.api.observing.merging import merged
 from lanewise.router.exchange import ServerGoneError
@@ -104,7 +104,7 @@ async def list_models(owned: Owned, request: Request) -> Response:
     await _describe(owned)
     if "anthropic-version" not in request.headers:
         return JSONResponse({"object": "list", "data": owned.rows()})
-    created = datetime.fromtimestamp(owned.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = utc_time(owned.created)
     data = [
         {"type": "model", "id": one["id"], "display_name": one["id"], "created_at": created}
         for one in owned.rows()
@@ -180,8 +180,7 @@ async def in_memory(owned: Owned, _: Request) -> Response:
             if entry.idle_s and not entry.pinned:
                 idle = max(0.0, time.monotonic() - slot.used_at)
                 left = 0.0 if slot.is_busy else min(idle, entry.idle_s)
-                at = datetime.now(UTC) + timedelta(seconds=entry.idle_s - left)
-                expires = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+                expires = utc_time(time.time() + entry.idle_s - left)
             rows.append(_listed(owned, entry.name) | {"expires_at": expires, "size_vram": 0})
     return JSONResponse({"models": rows})
 
@@ -190,7 +189,7 @@ def _listed(owned: Owned, name: str) -> dict[str, Any]:
     slot = owned.fleet.find(name)
     assert slot is not None
     meta = slot.card.get("meta")
-    modified = datetime.fromtimestamp(owned.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    modified = utc_time(owned.created)
     size = meta.get("size", 0) if isinstance(meta, Mapping) else 0
     details = {"format": "gguf", "family": "", "parameter_size": "", "quantization_level": ""}
     same = {"name": tagged(name), "model": tagged(name), "modified_at": modified, "size": size}

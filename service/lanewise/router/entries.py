@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lanewise.settings import Settings, SettingsError, parse_size, resolve_mapping
+from lanewise.settings import Settings, SettingsError, parse_size, read_yaml, resolve_mapping
 
 # What is the router's own: it has the address, the keys of clients are the same everywhere.
 OF_THE_ROUTER = frozenset(
@@ -58,18 +58,7 @@ class Catalogue:
 
 def read_catalogue(file: str, shared: Settings) -> Catalogue:
     """The file's models; each has the settings ``shared`` but for those of its own."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise SettingsError(f"models: {file}: {reason}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"models: {file}:{where} is not YAML") from None
-    return _Reader(file, shared).catalogue(content)
+    return _Reader(file, shared).catalogue(read_yaml("models", Path(file)))
 
 
 def folder_catalogue(folder: str, shared: Settings) -> Catalogue:

@@ -11,8 +11,8 @@ from pathlib import Path
 from lanewise.settings import SettingsError
 
 PREFIX = "lanewise-router-"
-MAX_ADDRESS = 107  # bytes of a Unix socket's name
-MAX_ABOVE = MAX_ADDRESS - len(f"/{PREFIX}12345678/1234567.sock")
+MAX_FOLDER = 90  # bytes: the system takes names of sockets of 107
+MAX_ABOVE = MAX_FOLDER - len(f"/{PREFIX}12345678")
 AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

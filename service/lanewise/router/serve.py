@@ -32,7 +32,6 @@ from lanewise.settings import Settings, SettingsError
 logger = logging.getLogger(__name__)
 
 RESERVE = 16  # one part of the memory is for the router and the system
-LONGEST_PATH = 90  # of the folder of sockets: the system takes paths of 107 bytes
 
 
 def catalogue_of(settings: Settings) -> Catalogue:
@@ -64,8 +63,6 @@ def serve(
     """
     budget = catalogue.memory or limit.n_bytes - limit.n_bytes // RESERVE
     with socket_folder() as folder:
-        if len(str(folder)) > LONGEST_PATH:
-            raise SettingsError(f"TMPDIR: {folder} is too long for sockets; accepted: a short path")
         logger.info(
             "serving %s on %s:%d, within %s of memory",
             ", ".join(catalogue.by_name),
@@ -123,14 +120,7 @@ def make_server(settings: Settings, fleet: Fleet) -> "RoutingServer":
     config = make_config(
         front,
         # Outermost, as in a server of one model.
-        CORSMiddleware(
-            app,
-            allow_origins=pages.origins,
-            allow_origin_regex=pages.local_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after"],
-        ),
+        CORSMiddleware(app, **pages.cors),
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_WORDS_S,

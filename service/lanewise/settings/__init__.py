@@ -37,6 +37,7 @@ from lanewise.settings.knobs import (
 from lanewise.settings.reading import (
     add_arguments,
     flag_of,
+    read_yaml,
     resolve,
     resolve_mapping,
     resolve_with_sources,
@@ -76,6 +77,7 @@ __all__ = [
     "flag_of",
     "grouped",
     "parse_size",
+    "read_yaml",
     "resolve",
     "resolve_mapping",
     "resolve_with_sources",

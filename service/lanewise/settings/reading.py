@@ -186,20 +186,24 @@ def _parse(kind: Kind, source: str, raw: _Raw) -> object:
     return tuple(parsed) if kind.is_list else parsed[0]
 
 
-def _read_config(path: Path) -> dict[str, _Raw]:
-    """The keys of a YAML file as text; a key with no value counts as not set."""
+def read_yaml(source: str, path: Path) -> object:
+    """What a YAML file holds; SettingsError, which names the setting ``source``, if it is none."""
     import yaml  # takes a while, and most commands read no file
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise SettingsError(f"--config: {path}: {reason}") from None
+        raise SettingsError(f"{source}: {path}: {reason}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise SettingsError(f"--config: {path}:{where} is not YAML") from None
-    return _checked(content, path)
+        raise SettingsError(f"{source}: {path}:{where} is not YAML") from None
+
+
+def _read_config(path: Path) -> dict[str, _Raw]:
+    """The keys of a YAML file as text; a key with no value counts as not set."""
+    return _checked(read_yaml("--config", path), path)
 
 
 def _checked(content: object, where: str | Path) -> dict[str, _Raw]:

@@ -3,7 +3,6 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from lanewise.api.conversations import Message, functions_of, left_out, places_of
@@ -27,7 +26,7 @@ from lanewise.api.generation.events import (
     Thinking,
 )
 from lanewise.api.generation.logprobs import ChatLogprobs
-from lanewise.api.generation.writing import dumps, dumps_long, dumps_text
+from lanewise.api.generation.writing import dumps, dumps_long, dumps_text, utc_time
 from lanewise.api.http.error_forms import ErrorForm
 from lanewise.api.openapi.other_answers import OLLAMA_ERROR
 from lanewise.engine.base.stream import Sampled
@@ -114,7 +113,7 @@ class OllamaWire(ABC):
     def __init__(self, about: About) -> None:
         self._about = about
         self._logprobs = about.ask.shown.logprobs is not None
-        created = datetime.fromtimestamp(about.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        created = utc_time(about.created)
         # All of a line that stays the same, written once.
         self._head = dumps({"model": about.model, "created_at": created})[:-1]
         self._call: Call | None = None  # that goes on

@@ -1,6 +1,5 @@
 """``GET /v1/models``: the model that is served, its adapters, and what agents look for in both."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -9,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from lanewise.api.endpoints.absent import tasks
 from lanewise.api.endpoints.ollama_models import capabilities
 from lanewise.api.errors import ModelNotFoundError
+from lanewise.api.generation.writing import utc_time
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.text.pooled_text import PooledText
@@ -47,12 +47,11 @@ async def get_model(request: Request, state: ServerState) -> Response:
 
 
 def _of_anthropic(name: str, state: ServerState) -> dict[str, Any]:
-    created = datetime.fromtimestamp(_named(name, state)["created"], UTC)
     return {
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created_at": utc_time(_named(name, state)["created"]),
         "max_input_tokens": state.max_model_len,
         "max_tokens": state.max_model_len,
     }

@@ -1,7 +1,6 @@
 """What Ollama's clients ask about models: which there are, what they can do, to fetch more."""
 
 import hashlib
-from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from lanewise.api.dialects.ollama_fields import PullRequest, ShowRequest
 from lanewise.api.errors import ModelNotFoundError, NotSupportedError
 from lanewise.api.generation.body import LATEST, find_adapter, read_request
-from lanewise.api.generation.writing import dumps
+from lanewise.api.generation.writing import dumps, utc_time
 from lanewise.api.shared.state import ServerState
 from lanewise.text.answers.families import answer_format
 
@@ -50,7 +49,7 @@ async def ollama_show(request: Request, state: ServerState) -> Response:
     family = card.architecture
     defaults = state.sampling_defaults.unusual()
     shown = {
-        "modified_at": _time(state.created),
+        "modified_at": utc_time(state.created),
         "details": _details(state),
         "template": "" if template is None else template.shown or "",
         "parameters": "\n".join(f"{name} {value:g}" for name, value in defaults.items()),
@@ -93,7 +92,7 @@ def _listed(name: str, state: ServerState) -> dict[str, Any]:
     return {
         "name": tagged(name),
         "model": tagged(name),
-        "modified_at": _time(state.created),
+        "modified_at": utc_time(state.created),
         "size": state.card.n_bytes,
         "digest": digest,
         "details": _details(state),
@@ -120,7 +119,3 @@ def size_word(n_weights: int) -> str:
     if n_weights < 1_000_000_000:
         return f"{n_weights / 1e6:.1f}M"
     return f"{n_weights / 1e9:.1f}B"
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

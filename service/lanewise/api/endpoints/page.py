@@ -71,7 +71,7 @@ class Page:
         content, tag = _read(name)
         if name == INDEX:
             content = content.replace(NO_SERVERS, NO_SERVERS.replace(b"[]", self._servers.encode()))
-            tag = _tag(content)
+            tag = tag_of(content)
         return _answer(request, content, tag, self._headers)
 
 
@@ -99,8 +99,9 @@ def _answer(request: Request, content: bytes, tag: str, headers: dict[str, str])
 def _read(name: str) -> tuple[bytes, str]:
     """What a file holds, and its tag."""
     content = (FOLDER / name).read_bytes()
-    return content, _tag(content)
+    return content, tag_of(content)
 
 
-def _tag(content: bytes) -> str:
+def tag_of(content: bytes) -> str:
+    """The entity tag of what is answered: another for another content."""
     return f'"{hashlib.sha256(content).hexdigest()[:16]}"'

@@ -1,6 +1,7 @@
 """JSON as answers have it."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -11,6 +12,11 @@ dumps_text = json.encoder.encode_basestring
 NUMBERS_AT_ONCE = 4096
 OBJECTS_AT_ONCE = 64
 LINE_BREAKS = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+
+
+def utc_time(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 writes them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def one_line(text: str) -> str:

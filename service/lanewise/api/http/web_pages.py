@@ -9,6 +9,7 @@ by pages from here. One that listens to others is asked by names that are not kn
 import re
 from collections.abc import Sequence
 from ipaddress import ip_address
+from typing import Any
 
 from lanewise.api.errors import ApiError, ForbiddenError, cut
 
@@ -47,6 +48,17 @@ class WebPages:
     def local_origins(self) -> str | None:
         """The expression of the origins that may read answers beside ``origins``."""
         return None if self.origins else LOCAL_ORIGIN.pattern
+
+    @property
+    def cors(self) -> dict[str, Any]:
+        """The arguments of Starlette's ``CORSMiddleware``."""
+        return {
+            "allow_origins": self.origins,
+            "allow_origin_regex": self.local_origins,
+            "allow_methods": ["*"],
+            "allow_headers": ["*"],
+            "expose_headers": ["x-request-id", "request-id", "retry-after"],
+        }
 
     def refusal(self, host: bytes | None, origin: bytes | None) -> ApiError | None:
         """Why a request with these fields is not answered, if it is not."""

@@ -1,9 +1,9 @@
 // Conversations as a file: what is written, and what of a file that somebody has is taken.
 
 import { newId } from "./store.js";
+import { nameOf } from "./turn.js";
 
 const FORMAT = "lanewise.conversations.1";
-const HEADS = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation", tool: "Result" };
 const ROLES = { chat: ["user", "assistant", "tool"], completion: ["prompt", "completion"] };
 
 export function exported(conversations, turns) {
@@ -19,7 +19,7 @@ export function asMarkdown(record, turns) {
   for (let turn = byId.get(record.leaf); turn; turn = byId.get(turn.parent)) path.unshift(turn);
   const parts = path.map((turn) => {
     const calls = (turn.calls ?? []).map((call) => `Calls \`${call.name}\`:\n\n${fenced(call.arguments)}`);
-    return [`## ${turn.tool ? `Result of ${turn.tool}` : HEADS[turn.role]}`, turn.content, ...calls].filter(Boolean).join("\n\n");
+    return [`## ${nameOf(turn)}`, turn.content, ...calls].filter(Boolean).join("\n\n");
   });
   return `${[`# ${record.title}`, ...parts].join("\n\n")}\n`;
 }

@@ -5,7 +5,12 @@ import { copy } from "./copy.js";
 import { MarkdownView } from "./markdown.js";
 import { ShadedText } from "./tokens.js";
 
-export const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation", tool: "Result" };
+const NAMES = { user: "You", assistant: "Model", prompt: "Text", completion: "Continuation", tool: "Result" };
+
+/** The name of a turn's writer; of a result, what it is of. */
+export function nameOf(turn) {
+  return turn.tool === undefined ? NAMES[turn.role] : `${NAMES.tool} of ${turn.tool}`;
+}
 
 function make(tag, className, text) {
   const element = document.createElement(tag);
@@ -21,7 +26,7 @@ export class TurnView {
   /** ``actions`` are functions by the names of their buttons; ``onEdit`` takes a changed text. */
   constructor(turn, actions, onEdit) {
     this.turn = turn;
-    this.name = turn.tool === undefined ? NAMES[turn.role] : `${NAMES.tool} of ${turn.tool}`;
+    this.name = nameOf(turn);
     this.onEdit = onEdit;
     this.element = make("li", `turn ${turn.role}`);
     this.reasoning = make("details", "reasoning");
