@@ -8,10 +8,6 @@
 
 #include "kinds/stages.h"
 
-static lw_tokens splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
-}
-
 // The largest number of splits over which the tokens seen by one tile can spread.
 static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     const size_t context = s->model->config.context_length, window = tiling->window;
@@ -54,22 +50,16 @@ typedef struct split_room {
     size_t floats, tiles;
 } split_room;
 
-// Cuts tile `index` into splits if there is room. The tile becomes its own first split; the further splits are
-// appended.
+// Cuts tile `index` into splits if there is room.
 static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
     const size_t jobs = tiling->jobs;
     lw_tile* tile = &tiling->tiles[index];
-    const lw_tokens splits = splits_of(s, tile, tiling->window);
+    const lw_tokens splits = lw_splits_of(s, tile, tiling->window);
     const size_t count = splits.end - splits.first,
                  floats = count * jobs * lw_state_floats(tiling->heads, tiling->heads->n_heads / jobs, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
-    tile->n_splits = (uint32_t)count;
-    tile->states = room->states;
     tile->done = room->done;
-    for (size_t i = 1; i < count; ++i) {
-        tiling->tiles[tiling->n] = *tile;
-        tiling->tiles[tiling->n++].split = (uint32_t)i;
-    }
+    lw_list_splits(tiling, index, count, room->states);
     *room = (split_room){room->states + floats, room->done + jobs, room->floats - floats, room->tiles - count};
 }
 
@@ -154,7 +144,7 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, lw_token
 // The tokens that one entry of the list of tiles handles.
 static lw_tokens tokens_of(const lw_session* s, const lw_tile* tile, size_t window) {
     if (tile->n_splits == 0) return (lw_tokens){0, SIZE_MAX};
-    const size_t begin = (splits_of(s, tile, window).first + tile->split) * LW_SPLIT_TOKENS;
+    const size_t begin = (lw_splits_of(s, tile, window).first + tile->split) * LW_SPLIT_TOKENS;
     return (lw_tokens){begin, begin + LW_SPLIT_TOKENS};
 }
 
@@ -174,7 +164,8 @@ static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_atte
     }
     const size_t floats = lw_state_floats(c, heads, tile->n_tokens);
     float* states = tile->states + number * tile->n_splits * floats;
-    w->ops->attention_split(job, splits_of(w->s, tile, job->window).first + tile->split, states + tile->split * floats);
+    w->ops->attention_split(job, lw_splits_of(w->s, tile, job->window).first + tile->split,
+                            states + tile->split * floats);
     if (!is_last(&tile->done[number], tile->n_splits)) return false;
     w->ops->attention_merge(job, states, tile->n_splits);
     return true;

@@ -55,7 +55,7 @@ static lw_tokens seen_by(const lw_session* s, const lw_tile* tile, size_t window
 }
 
 static size_t splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    const lw_tokens splits = lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
+    const lw_tokens splits = lw_splits_of(s, tile, window);
     return splits.end - splits.first;
 }
 
@@ -134,13 +134,8 @@ static void place_tile(const lw_session* s, lw_tiling* tiling, size_t index, con
     room->scores += tile->n_tokens * c->n_heads * tile->score_span;
     room->counters += tiling->jobs + parts;
     if (splits < 2) return;
-    tile->n_splits = (uint32_t)splits;
-    tile->states = room->states;
+    lw_list_splits(tiling, index, splits, room->states);
     room->states += splits * parts * lw_state_floats(c, stages->heads, tile->n_tokens);
-    for (size_t i = 1; i < splits; ++i) {
-        tiling->tiles[tiling->n] = *tile;
-        tiling->tiles[tiling->n++].split = (uint32_t)i;
-    }
 }
 
 bool lw_make_stages(lw_session* s, lw_tiling* tiling) {

@@ -104,6 +104,22 @@ static inline size_t lw_state_floats(const lw_attention_config* c, size_t heads,
     return lw_attention_state_floats(lw_attention_rows(n_tokens, heads), lw_align_floats(lw_result_dim(c)));
 }
 
+// The splits over which the tokens seen by a tile spread.
+static inline lw_tokens lw_splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
+    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
+}
+
+// Makes tile `index` its own first split of `count`, and appends the further ones to the list.
+static inline void lw_list_splits(lw_tiling* tiling, size_t index, size_t count, float* states) {
+    lw_tile* tile = &tiling->tiles[index];
+    tile->n_splits = (uint32_t)count;
+    tile->states = states;
+    for (size_t i = 1; i < count; ++i) {
+        tiling->tiles[tiling->n] = *tile;
+        tiling->tiles[tiling->n++].split = (uint32_t)i;
+    }
+}
+
 // Jobs of the second stage for each job of a tile; 1 if not in stages.
 static inline size_t lw_parts_of(const lw_tiling* tiling) {
     return tiling->stages.n_pieces > 0 ? tiling->stages.head_parts * tiling->stages.dim_parts : 1;

@@ -99,12 +99,16 @@ static bool row_fits_bfloat(const uint8_t* row, uint32_t cols) {
     return (bits & 0xFFFF) == 0;
 }
 
+// Returns false if a value changes.
 static bool narrow_row(const lw_tensor* t, const uint8_t* row, uint8_t* out) {
+    uint32_t all = 0;
     for (size_t i = 0; i < t->cols; ++i) {
-        const uint16_t upper = (uint16_t)(bits_of_half(row, i) >> 16);
+        const uint32_t bits = bits_of_half(row, i);
+        const uint16_t upper = (uint16_t)(bits >> 16);
         memcpy(out + 2 * i, &upper, 2);
+        all |= bits;
     }
-    return row_fits_bfloat(row, t->cols);
+    return (all & 0xFFFF) == 0;
 }
 
 static bool row_is_finite(const lw_tensor* t, const uint8_t* row) {

@@ -123,11 +123,8 @@ INLINE void row_of_q6(const segment* s, const lw_activations* x, float32x4_t acc
         const float32x4_t da = load_lane(x_scale + g);
         UNROLL
         for (size_t quad = 0; quad < QUADS; quad += 2) {
-            const float32x4x2_t super = vld1q_f32_x2(supers + 4 * quad);
             float32x4x2_t scale[2];
-            UNROLL
-            for (size_t h = 0; h < 2; ++h)
-                scale[h] = packed_scale8(FROM_Q6, s, super, load_addend8(magics + 4 * quad), g, h, 4 * quad);
+            scales_of_q6(s, supers, magics, g, quad, scale);
             UNROLL
             for (size_t j = 0; j < 2; ++j) {
                 int8x16_t codes[8];

@@ -174,6 +174,16 @@ INLINE void store_supers(const segment* s, float supers[LW_PANEL], float magics[
     }
 }
 
+// The scales of the two steps of group `g` of a segment of Q6_K, for the outputs of `quad` and the next one; what
+// store_supers has stored comes in.
+INLINE void scales_of_q6(const segment* s, const float supers[LW_PANEL], const float magics[LW_PANEL], size_t g,
+                         size_t quad, float32x4x2_t scale[2]) {
+    const float32x4x2_t super = vld1q_f32_x2(supers + 4 * quad);
+    UNROLL
+    for (size_t h = 0; h < 2; ++h)
+        scale[h] = packed_scale8(FROM_Q6, s, super, load_addend8(magics + 4 * quad), g, h, 4 * quad);
+}
+
 // Stores scales of eight outputs, and -LW_MAGIC times them, to one step of workspace.scales; `copies` is 1 or 2.
 INLINE void store_scale8(const int copies, float32x4x2_t scale, float* to) {
     UNROLL

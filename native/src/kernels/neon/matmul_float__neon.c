@@ -2,9 +2,7 @@
 //
 // All Arm levels use these for several rows: there is no faster instruction that keeps the order. For one row, levels
 // differ in what it costs to widen weights.
-#include "kernels/neon/matmul_common.h"
-
-typedef enum storage { F32, F16, BF16 } storage;
+#include "kernels/neon/float_row.h"
 
 // Loads outputs 4 * quad to 4 * quad + 3 of input k.
 INLINE float32x4_t load_weights(const storage type, const uint8_t* panel, size_t k, size_t quad) {
@@ -12,47 +10,6 @@ INLINE float32x4_t load_weights(const storage type, const uint8_t* panel, size_t
     if (type == F32) return vreinterpretq_f32_u8(vld1q_u8(panel + 4 * at));
     if (type == F16) return load_half4(panel + 2 * at);
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(panel + 2 * at)), 16));
-}
-
-// Loads eight outputs of an input. ZIP with zeros widens bfloat16 in either vector pipe, SHLL in one of two.
-INLINE float32x4x2_t load_weights8(const storage type, const uint8_t* at) {
-    if (type == F32) return vld1q_f32_x2((const float*)at);
-    if (type == F16) return load_half8(at);
-    const uint16x8_t weights = vreinterpretq_u16_u8(vld1q_u8(at)), zero = vdupq_n_u16(0);
-    return (float32x4x2_t){
-        {vreinterpretq_f32_u16(vzip1q_u16(zero, weights)), vreinterpretq_f32_u16(vzip2q_u16(zero, weights))}};
-}
-
-// acc[QUADS] += the weights of an input times lane `k` of `x`.
-INLINE void add_input(const storage type, float32x4_t acc[QUADS], const uint8_t* weights, float32x4_t x,
-                      const size_t k) {
-    UNROLL
-    for (size_t i = 0; i < QUADS; i += 2) {
-        const float32x4x2_t w = load_weights8(type, weights + i * (type == F32 ? 16 : 8));
-        acc[i] = fma_lane_of(acc[i], w.val[0], x, k);
-        acc[i + 1] = fma_lane_of(acc[i + 1], w.val[1], x, k);
-    }
-}
-
-// One row.
-INLINE void gemv(const storage type, const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out,
-                 float* results) {
-    const size_t bytes = (type == F32 ? 4 : 2) * LW_PANEL;  // of an input
-    const uint8_t* weights = w->data + panel * w->panel_bytes;
-    float32x4_t acc[QUADS];
-    UNROLL
-    for (size_t i = 0; i < QUADS; ++i) acc[i] = vdupq_n_f32(0);
-    size_t k = 0;
-    for (; k + 4 <= x->cols; k += 4, weights += 4 * bytes) {
-        const float32x4_t inputs = vld1q_f32(x->f32 + k);
-        lw_fetch_ahead(weights, 4 * bytes);
-        UNROLL
-        for (size_t i = 0; i < 4; ++i) add_input(type, acc, weights + i * bytes, inputs, i);
-    }
-    for (; k < x->cols; ++k, weights += bytes) add_input(type, acc, weights, vld1q_dup_f32(x->f32 + k), 0);
-    UNROLL
-    for (size_t i = 0; i < QUADS; ++i) vst1q_f32(results + 4 * i, acc[i]);
-    lw_store_panel(w, panel, 1, results, out);
 }
 
 // `rows` rows by 4 * `quads` outputs over inputs [first, last), added to results[row][LW_PANEL].
