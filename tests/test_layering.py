@@ -30,6 +30,7 @@ PYTHON = {
     "sandbox": {"text"},
     "runtime": {"native", "loading", "host", "topology"},
     "engine": {"runtime"},
+    "store": set(),
     "planning": {"engine", "runtime", "loading", "host", "held"},
     "api": {"engine", "text", "sandbox", "settings", "told", "guide"},
     "commands": {
@@ -42,6 +43,7 @@ PYTHON = {
         "host",
         "topology",
         "told",
+        "store",
     },
     "child": set(),
     "router": {"api", "settings", "host", "told"},
@@ -57,6 +59,7 @@ PYTHON = {
         "host",
         "held",
         "topology",
+        "store",
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},

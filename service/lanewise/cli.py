@@ -31,6 +31,7 @@ from lanewise.settings import (
     Settings,
     SettingsError,
     SourceSettings,
+    StoreSettings,
     add_arguments,
     resolve_with_sources,
     unknown_flags,
@@ -150,6 +151,13 @@ COMMANDS = {
         usage="MODEL",
         example="Qwen/Qwen3-0.6B",
         shows_sources=True,
+    ),
+    "store": Command(
+        StoreSettings,
+        "lanewise.commands.store",
+        "list, check or trim the prompts that servers keep on disk",
+        usage="--kv-store DIR [--trim SIZE] [--verify on]",
+        example="--kv-store /var/lib/lanewise/kv --trim 5GiB",
     ),
 }
 EXAMPLES = """\

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from lanewise.api import app
 from lanewise.api.endpoints import absent, documents, page
 from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
-from lanewise.api.http.keys import ANYBODY, Key, Keys
+from lanewise.api.http.keys import ANYBODY, Keys
 from lanewise.server.start import warn_of_visible_keys
 from lanewise.settings import Settings, SettingsError, with_keys_of_files
 from toy_server import toy_server
@@ -116,12 +116,20 @@ def test_only_a_whole_key_is_one(guarded, header, status):
 def test_callers_have_numbers_of_their_own():
     keys = Keys(("a", "b", "a"), ("c", "d"))
     found = [keys.find(b"Bearer " + key) for key in (b"a", b"b", b"c", b"d", b"e")]
-    assert found[:4] == [Key(0, False), Key(1, False), Key(2, True), Key(3, True)]
+    assert [key[:2] for key in found[:4]] == [(0, False), (1, False), (2, True), (3, True)]
     assert found[4] is None
     only_admins = Keys((), ("c",))
     assert only_admins.find(None) == only_admins.find(b"Bearer x") == ANYBODY
-    assert only_admins.find(b"Bearer c") == Key(1, True)
+    assert only_admins.find(b"Bearer c")[:2] == (1, True)
     assert Keys((), ()).find(b"Bearer x") == ANYBODY
+
+
+def test_a_key_is_the_same_tenant_beside_any_other_keys():
+    one, other = Keys(("a", "b"), ("c",)), Keys(("b", "d", "a"), ())
+    for key in (b"Bearer a", b"Bearer b"):
+        assert one.find(key).tenant == other.find(key).tenant != ""
+    tenants = [one.find(b"Bearer " + key).tenant for key in (b"a", b"b", b"c")]
+    assert len({*tenants, ANYBODY.tenant}) == 4
 
 
 def test_keys_come_from_files_too(tmp_path, caplog):

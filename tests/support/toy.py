@@ -181,6 +181,12 @@ class ToyRunner:
         self._drawn = [one.token for one in drawn]
         return drawn
 
+    def read_block(self, block: int, into: bytearray) -> None:
+        into[:] = self._cache[block].tobytes()
+
+    def write_block(self, block: int, data: bytearray) -> None:
+        self._cache[block] = np.frombuffer(data, np.uint64)
+
     def _copy(self, batch: Batch) -> None:
         """Make the copies of a batch."""
         for source, target in batch.block_copies:

@@ -17,6 +17,7 @@ from lanewise.engine.base.stream import TokenOutput
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing.draft_model import DraftModel
+from lanewise.engine.kv.stored_blocks import Files
 from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.server.listener import bound_connections
 from lanewise.settings import Settings
@@ -88,6 +89,7 @@ def make_engine(
     config: EngineConfig = CONFIG,
     draft: DraftModel | None = None,
     more_special: tuple[str, ...] = (),
+    open_store: Callable[[], Files] | None = None,
 ) -> tuple[Engine, ToyRunner]:
     tokenizer = toy_tokenizer(more_special)
     vocab_size = tokenizer.vocab_size + len(tokenizer.unused_ids)
@@ -108,7 +110,7 @@ def make_engine(
         max_model_len=config.max_model_len,
         max_draft=config.max_draft,
     )
-    return Engine(runner, config, metrics, draft), runner
+    return Engine(runner, config, metrics, draft, open_store), runner
 
 
 def toy_metrics(**facts) -> Metrics:

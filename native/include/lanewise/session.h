@@ -149,6 +149,16 @@ typedef struct lw_counters {  // since the session was opened
 // group for all layers if there are no windows, only one, or too many.
 lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
+// Bytes of one block of the KV cache: keys and values of LW_BLOCK_TOKENS tokens for the layers of a group, in the session's
+// kv_type, for each layer and head keys [head_dim][LW_BLOCK_TOKENS] and values [LW_BLOCK_TOKENS][value_dim]. They are the
+// same on every CPU. 0 for a pooled model.
+size_t lw_session_block_bytes(const lw_session* session);
+// Copies a block of the KV cache to `bytes`, or `bytes` to a block: lw_session_block_bytes of them. Any thread may call
+// both, also during steps that do not write the block and, for lw_session_write_block, do not read it. What is written
+// must come from lw_session_read_block of a session with the same model and kv_type: it is not checked.
+// LW_ERR_ARGUMENT: there is no such block; nothing was copied.
+lw_status lw_session_read_block(const lw_session* session, uint32_t block, void* bytes);
+lw_status lw_session_write_block(lw_session* session, uint32_t block, const void* bytes);
 // May be called at any time: held draws are not made, and started steps are not run unless they run already. The memory
 // that they point to must stay valid until this call returns.
 void lw_session_close(lw_session* session);

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
+import queue
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from lanewise.engine.base.adapters import holding
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.request import GenerationRequest
-from lanewise.engine.base.runner import ModelRunner
+from lanewise.engine.base.runner import BlockRunner, ModelRunner
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step
 from lanewise.engine.base.stream import EngineError, EngineStoppedError, NoTokenError, RequestStream
@@ -19,10 +20,11 @@ from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.engine_thread import EngineThread
 from lanewise.engine.guessing.draft_model import Drafter
 from lanewise.engine.guessing.speculation import Speculator
+from lanewise.engine.kv.stored_blocks import Files, NoStore, StoredBlocks
 from lanewise.engine.metering.metrics import Metrics
 from lanewise.engine.scheduling.admission import Admission
 from lanewise.engine.scheduling.deadlines import TimeLimits
-from lanewise.engine.scheduling.pacing import Pacer
+from lanewise.engine.scheduling.pacing import Pacer, Work
 from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.engine.steps.delivery import Outbox, give_outputs
 from lanewise.engine.steps.jobs import JobMaker
@@ -41,6 +43,7 @@ NOTHING_ALLOWED = (
 INLINE_WORK = 4096
 # How often sums in the metrics are updated, beside each change of the load.
 PUBLISH_S = 0.05
+READING_S = 0.05  # how long nothing runs at most while blocks are read, before all is looked at
 
 
 class Engine(EngineThread):
@@ -52,6 +55,7 @@ class Engine(EngineThread):
         config: EngineConfig,
         metrics: Metrics,
         draft: Drafter | None = None,
+        open_store: Callable[[], Files] | None = None,
     ) -> None:
         self.config = config
         admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
@@ -59,7 +63,12 @@ class Engine(EngineThread):
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
         pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
-        self._scheduler = Scheduler(config, self._pool, pacer)
+        self._store = NoStore()
+        if open_store is not None and isinstance(runner, BlockRunner):
+            self._store = StoredBlocks(
+                open_store, runner, self._pool, config.kv_windows, self._inbox.put, _cost(pacer)
+            )
+        self._scheduler = Scheduler(config, self._pool, pacer, self._store)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Scheduled, Job] = {}
@@ -162,6 +171,7 @@ class Engine(EngineThread):
             self._publish()
         finally:
             self._masks.close()
+            self._store.close()
             self._runner.close()
             if self._speculator is not None:
                 self._speculator.close()
@@ -172,6 +182,10 @@ class Engine(EngineThread):
         self._drain_inbox()
         for group, error in self._limits.late(time.monotonic()):
             self._fail_group(group, error)
+        if self._store.is_reading and not self._scheduler.running:
+            self._outbox.send()
+            with suppress(queue.Empty):
+                self._inbox.get(timeout=READING_S)()
         while not self._jobs and not self._steps.has_step_in_flight and not self._stopping:
             self._publish()
             self._outbox.send()
@@ -322,6 +336,7 @@ class Engine(EngineThread):
         self._published = running, waiting = self._load()
         self.metrics.set_load(running, waiting, self._pool.n_used)
         self.metrics.states.publish(self._scheduler.states.snapshots)
+        self.metrics.store.publish(self._store.take_counts())
         if self.metrics.facts.max_loras:
             self.metrics.set_adapters(
                 *(_names(part) for part in (self._scheduler.running, self._scheduler.waiting))
@@ -332,3 +347,16 @@ def _names(sequences: Iterable[Scheduled]) -> str:
     """The adapters of these sequences, with commas between them."""
     used = (sequence.request.adapter for sequence in sequences)
     return ",".join(sorted({adapter.name for adapter in used if adapter is not None}))
+
+
+def _cost(pacer: Pacer | None) -> Callable[[int, int], float] | None:
+    """How long tokens behind others take to compute, if steps are measured."""
+    if pacer is None:
+        return None
+
+    def seconds(n_tokens: int, n_before: int) -> float:
+        work = Work()
+        work.add(n_tokens, n_before)
+        return pacer.cost.seconds(work)
+
+    return seconds

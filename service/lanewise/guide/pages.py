@@ -26,8 +26,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("api-vectors", "api-server"),
     ),
     "Run": (
-        *("configure", "several-models", "deploy", "arm", "operate", "metrics", "tune"),
-        "troubleshooting",
+        *("configure", "several-models", "stored-prompts", "deploy", "arm", "operate"),
+        *("metrics", "tune", "troubleshooting"),
     ),
     "Understand": ("quantize", "performance", "design", "decisions/index"),
 }

@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
@@ -71,6 +72,7 @@ class Model:
     weights: str  # type of most matrices as held in memory, such as "q4_0"
     parts: str  # what else was asked for, such as "head=q4_0"; "" for nothing
     placement: Placement | None  # of its sessions too; None: the system chooses
+    files: tuple[Path, ...]  # what it was read from; a directory stands for its contents
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Model:
         self._mapped: list[Any] = []  # views of the file that the native model reads
         self._sessions: weakref.WeakSet[Closable] = weakref.WeakSet()
         self.config = checkpoint.config
-        self.name = checkpoint.name
+        self.name, self.files = checkpoint.name, checkpoint.files
         self.weights, self.parts = checkpoint.weights_name, ""
         self.placement = placement
         self._handle = _create(self._native, self.config, isa, threads)

@@ -160,6 +160,28 @@ class Session(NativeSession):
             observe_inputs=observe_inputs,
         )
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the KV cache."""
+        return int(self._native.lib.lw_session_block_bytes(self._open_handle()))
+
+    def read_block(self, block: int, into: bytearray) -> None:
+        """Copy a block of the KV cache to ``into``, of ``block_bytes``.
+
+        Any thread may call this and ``write_block``, during steps that do not write the block.
+        """
+        self._copy_block(self._native.lib.lw_session_read_block, block, into)
+
+    def write_block(self, block: int, data: bytearray) -> None:
+        """Copy ``data`` to a block of the KV cache, of which no step reads anything meanwhile."""
+        self._copy_block(self._native.lib.lw_session_write_block, block, data)
+
+    def _copy_block(self, copy: Callable[..., int], block: int, data: bytearray) -> None:
+        if len(data) != self.block_bytes:
+            raise ValueError(f"{len(data)} bytes; a block has {self.block_bytes}")
+        with self._native.ffi.from_buffer(data) as pointer:
+            self._native.check(copy(self._open_handle(), block, pointer))
+
     def limit_threads(self, threads: int, max_rows: int, max_context: int) -> None:
         """Let steps of so few tokens behind so few others run on fewer threads."""
         self._native.check(

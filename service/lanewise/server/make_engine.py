@@ -18,6 +18,7 @@ from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.step_threads import limit_threads
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
+from lanewise.server.make_store import store_opener
 from lanewise.server.names import names_of
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
@@ -75,7 +76,8 @@ def make_engine(
         guesses = _run_draft(draft, threads, config)
     elif model.config.has_mtp:
         guesses = PredictionHead(session, config)
-    return Engine(session, config, Metrics(facts), guesses)
+    store = store_opener(settings, model, cache.kv_type, session.block_bytes)
+    return Engine(session, config, Metrics(facts), guesses, store)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from lanewise.settings.commands import (
     QuantizeSettings,
     RemoveSettings,
     ReportSettings,
+    StoreSettings,
 )
 from lanewise.settings.groups import grouped
 from lanewise.settings.key_files import with_keys_of_files
@@ -72,6 +73,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SourceSettings",
+    "StoreSettings",
     "WeightSettings",
     "add_arguments",
     "flag_of",

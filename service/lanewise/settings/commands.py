@@ -9,6 +9,7 @@ from lanewise.settings.kinds import (
     KEYS,
     LOADED_AS,
     MTP,
+    ON_OFF,
     SIZE,
     SWITCH,
     TEMPERATURE,
@@ -271,6 +272,17 @@ class ListSettings(SourceSettings):
 @dataclass(frozen=True, kw_only=True)
 class RemoveSettings(SourceSettings):
     """What ``lanewise rm`` can be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings(SourceSettings):
+    """What ``lanewise store`` can be told."""
+
+    kv_store: str | None = knob(None, TEXT, "the directory that serve was given")
+    trim: int | None = knob(
+        None, SIZE, "first remove what was used longest ago until this much is left"
+    )
+    verify: bool = knob(False, ON_OFF, "look whether every file is whole; status 1 if not")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,6 +203,21 @@ class Settings(ModelSettings):
         "let requests with different API keys share what prompts have in common; a key can"
         " then tell by time and cached_tokens what others have sent",
     )
+    kv_store: str | None = knob(
+        None,
+        TEXT,
+        "directory in which computed prompts are kept: after a restart they are read instead of"
+        " computed, also by other servers with the same model",
+    )
+    kv_store_bytes: int = knob(
+        10 << 30, SIZE, "most that kv_store takes; what was used longest ago goes first"
+    )
+    kv_store_key_file: str | None = knob(
+        None,
+        TEXT,
+        "file with a secret that signs what is in kv_store: others who can write there cannot"
+        " make the server use what they wrote; the same for all servers that share it",
+    )
     lora: tuple[tuple[str, str], ...] = knob(
         (),
         NAMED_PATHS,

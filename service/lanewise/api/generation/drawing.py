@@ -114,13 +114,13 @@ def make_requests(
     prompt's answers do not depend on the prompts beside it. Prefixes are shared within a tenant.
     """
     ask, client = call.ask, call.caller.number
-    tenant = call.state.tenant_of(client)
+    tenant = call.state.tenant_of(call.caller)
     return [
         GenerationRequest(
             prompt.ids,
             drawn_by,
             choice,
-            # No salt of one tenant can be another's: numbers have no line break in them.
+            # No salt of one tenant can be another's: tenants have no line break in them.
             cache_salt=f"{tenant}\n{ask.cache_salt or ''}",
             priority=ask.priority,
             client=client,

@@ -3,17 +3,23 @@
 import hmac
 import secrets
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """An API key; ``number`` is the same for all requests of one key."""
+    """An API key; ``number`` is the same for all requests of one key.
+
+    ``tenant`` is made of the key alone: it is the same in every server and after every restart,
+    whatever other keys there are.
+    """
 
     number: int
     is_admin: bool
+    tenant: str
 
 
-ANYBODY = Key(0, False)
+ANYBODY = Key(0, False, "")
 
 
 class Keys:
@@ -25,12 +31,13 @@ class Keys:
         self._secret = secrets.token_bytes(32)
         self._keys: dict[bytes, Key] = {}
         for key in api_keys:
-            self._keys.setdefault(self._digest(key.encode()), Key(len(self._keys), False))
+            made = Key(len(self._keys), False, _tenant(key))
+            self._keys.setdefault(self._digest(key.encode()), made)
         # Without API keys, those who send none are number 0.
         first = max(len(self._keys), 1)
         self.are_needed = bool(self._keys)
         for number, key in enumerate(admin_keys, first):
-            self._keys[self._digest(key.encode())] = Key(number, True)
+            self._keys[self._digest(key.encode())] = Key(number, True, _tenant(key))
 
     def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Key | None:
         """The key in ``Authorization: Bearer``, or else in Anthropic's ``X-Api-Key``.
@@ -46,3 +53,7 @@ class Keys:
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.digest(self._secret, key, "sha256")
+
+
+def _tenant(key: str) -> str:
+    return blake2b(key.encode(), digest_size=16, person=b"lanewise tenant").hexdigest()

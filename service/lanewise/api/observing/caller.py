@@ -22,6 +22,7 @@ class Caller:
 
     number: int  # the same for all requests of one key
     is_admin: bool
+    tenant: str  # of the key alone, so the same after a restart
     hold: Hold  # what the request makes the server hold
     trace_id: str | None = None  # None: traces are off
     record: Record | None = None  # of a request that generates

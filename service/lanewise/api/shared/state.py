@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from lanewise.api.observing.caller import Caller
 from lanewise.api.observing.scrapes import Scrapes
 from lanewise.api.observing.tracing import Tracer
 from lanewise.api.shared.budgets import TextBudgets
@@ -138,9 +139,9 @@ class ServerState:
         adapters = [] if self.adapters is None else self.adapters.all()
         return [*self.names, *(adapter.name for adapter in adapters)]
 
-    def tenant_of(self, client: int) -> str:
-        """The tenant of a client: its requests find the cached prefixes of the same tenant only."""
-        return "" if self.share_prefix_cache else str(client)
+    def tenant_of(self, caller: Caller) -> str:
+        """The tenant of a caller: its requests find the cached prefixes of the same tenant only."""
+        return "" if self.share_prefix_cache else caller.tenant
 
     def adapter_named(self, name: str) -> LoadedAdapter | None:
         """The adapter of this name."""

@@ -47,3 +47,14 @@ class AheadRunner(Protocol):
 
         Raises as ``step_and_draw``. A step after a failed one is not run.
         """
+
+
+@runtime_checkable
+class BlockRunner(Protocol):
+    """A runner whose blocks can be copied; any thread may do so beside steps."""
+
+    def read_block(self, block: int, into: bytearray) -> None:
+        """Copy a block of the KV cache, which no step writes meanwhile."""
+
+    def write_block(self, block: int, data: bytearray) -> None:
+        """Copy what was read once to a block, of which no step reads anything meanwhile."""

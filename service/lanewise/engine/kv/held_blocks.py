@@ -17,6 +17,7 @@ from lanewise.engine.base.sequence import BlockTable, Scheduled
 from lanewise.engine.base.window import Windows
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates
+from lanewise.engine.kv.stored_blocks import NoStore
 from lanewise.runtime import BLOCK_TOKENS
 
 
@@ -38,11 +39,13 @@ class HeldBlocks:
         max_model_len: int,
         prefix_cache: bool,
         states: NoStates | None = None,
+        store: NoStore | None = None,
     ) -> None:
         self._pool = pool
         self._windows = windows
         self._prefix_cache = prefix_cache
         self.states = states or NoStates()
+        self.store = store or NoStore()
         # One row for each running sequence, which changes only when its blocks do.
         self.n_groups = len(windows.of)
         shape = max_seqs, self.n_groups, blocks_for(max_model_len)
@@ -52,9 +55,11 @@ class HeldBlocks:
         self._copies: list[BlockCopy] = []  # not made yet, in this order
 
     def find_prefix(self, sequence: Scheduled) -> Prefix | None:
-        """What the cache holds of a sequence; None if a running one is computing more of it."""
+        """What the cache holds of a sequence; None if more of it is being computed or read."""
         if not self._prefix_cache or sequence.is_scoring:  # needs all logits
             return no_prefix(self._windows)
+        if self.store.holds(sequence):
+            return None
         return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
 
     def n_lacking(self, sequence: Scheduled, prefix: Prefix, n_running: int) -> int:
@@ -75,6 +80,7 @@ class HeldBlocks:
 
     def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """Give a sequence a row and its first blocks."""
+        self.store.leave(sequence)
         sequence.table_row = self.free_rows.pop()
         for found in prefix.groups:
             self._pool.share(found.blocks)
@@ -191,6 +197,8 @@ class HeldBlocks:
         for group, table in enumerate(sequence.tables):
             key_here = None if key is None else key_in_group(key, group)
             self._pool.keep(table.blocks[index], key_here, key_in_group(before, group), tokens)
+            if key_here is not None and sequence.request.adapter is None:
+                self.store.note_kept(key_here, table.blocks[index])
 
     def _forget_coming(self, sequence: Scheduled, key: Key) -> None:
         if self._coming.get(key) is sequence:

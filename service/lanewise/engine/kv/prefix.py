@@ -2,11 +2,19 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Protocol
 
 from lanewise.engine.base.block_pool import BlockPool, Key, key_in_group
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.window import Window, Windows
 from lanewise.runtime import BLOCK_TOKENS
+
+
+class Blocks(Protocol):
+    """Where blocks are looked up."""
+
+    def find(self, key: Key) -> int | None:
+        """The block with this key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ def find_prefix(
 
 
 def find_in_all(
-    sequence: Scheduled, most: int, pool: BlockPool, windows: Windows
+    sequence: Scheduled, most: int, pool: Blocks, windows: Windows
 ) -> tuple[int, list[list[int]]]:
     """How many full blocks all groups have, and the blocks that each group needs of them."""
     n_full = most
@@ -88,7 +96,7 @@ def find_in_all(
     return n_full, found
 
 
-def _find_from_start(sequence: Scheduled, group: int, most: int, pool: BlockPool) -> list[int]:
+def _find_from_start(sequence: Scheduled, group: int, most: int, pool: Blocks) -> list[int]:
     found: list[int] = []
     for index in range(most):
         block = pool.find(key_in_group(sequence.block_key(index), group))
@@ -99,7 +107,7 @@ def _find_from_start(sequence: Scheduled, group: int, most: int, pool: BlockPool
 
 
 def _find_in_window(
-    sequence: Scheduled, group: int, most: int, pool: BlockPool, window: Window
+    sequence: Scheduled, group: int, most: int, pool: Blocks, window: Window
 ) -> tuple[int, list[int]]:
     """Find the last full blocks that fill a window, from the end; earlier ones are not needed."""
     found: list[int] = []

@@ -15,7 +15,7 @@ from prometheus_client import (
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics_text
 
 from lanewise.engine.metering.histograms import CountedHistogram, size_buckets
-from lanewise.engine.metering.series import EncodingSeries, StateSeries
+from lanewise.engine.metering.series import EncodingSeries, StateSeries, StoreSeries
 from lanewise.runtime import BLOCK_TOKENS, EXPERT_ROWS, Counters
 
 # The creation time of every series would be a third of the scraped text; no query needs it.
@@ -96,6 +96,7 @@ class Metrics:
         self._make_own(facts)
         self.encoding = EncodingSeries(self._labels, self.registry)
         self.states = StateSeries(self._labels, self.registry, facts.n_snapshots, facts.state_bytes)
+        self.store = StoreSeries(self._labels, self.registry)
         ProcessCollector(registry=self.registry)
 
     def render(self, open_metrics: bool = False) -> bytes:

@@ -1,8 +1,9 @@
-"""Series of encoded texts, and of recurrent states and their snapshots."""
+"""Series of encoded texts, of recurrent states and their snapshots, and of the KV store."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lanewise.engine.base.snapshots import Snapshots
+from lanewise.engine.kv.stored_blocks import StoreCounts
 from lanewise.engine.metering.histograms import CountedHistogram, size_buckets
 
 MAX_TEXTS = 100_000
@@ -60,3 +61,32 @@ class StateSeries:
         self._taken.inc(snapshots.n_taken - taken)
         self._used.inc(snapshots.n_used - used)
         self._published = snapshots.n_taken, snapshots.n_used
+
+
+class StoreSeries:
+    """Series that every server exports; they stay 0 without a KV store."""
+
+    def __init__(self, labels: dict[str, str], registry: CollectorRegistry) -> None:
+        blocks = Counter(
+            "lanewise_kv_store_blocks",
+            "Blocks of the KV cache written to the store and read from it; missed: not there any"
+            " more or not right; failed: could not be written.",
+            [*labels, "result"],
+            registry=registry,
+        )
+        self._blocks = {
+            name: blocks.labels(**labels, result=name)
+            for name in ("written", "read", "missed", "failed")
+        }
+        self._read_s = Counter(
+            "lanewise_kv_store_read_seconds",
+            "Time that reading blocks took, beside steps.",
+            list(labels),
+            registry=registry,
+        ).labels(**labels)
+
+    def publish(self, counts: StoreCounts) -> None:
+        """Add what was done since the last time."""
+        for name, counter in self._blocks.items():
+            counter.inc(getattr(counts, name))
+        self._read_s.inc(counts.read_s)

@@ -10,6 +10,7 @@ from lanewise.engine.base.step import Budget, Copies, Step, Turn, by_adapter
 from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import states_for
+from lanewise.engine.kv.stored_blocks import NoStore
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
 from lanewise.engine.scheduling.suspects import Suspects
@@ -43,7 +44,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, pool: BlockPool, pacer: Pacer | None = None
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        pacer: Pacer | None = None,
+        store: NoStore | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
@@ -58,6 +63,7 @@ class Scheduler:
             max_model_len=config.max_model_len,
             prefix_cache=config.prefix_cache,
             states=self.states,
+            store=store,
         )
         self._shares = Shares()
         self.waiting = WaitingQueue(self._shares)
@@ -82,6 +88,7 @@ class Scheduler:
                 self.blocks.release(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
+            self.blocks.store.leave(sequence)
         self._has_changed = True
         self._suspects.leave(sequence)
         self._shares.leave(sequence)

@@ -1,0 +1,72 @@
+"""Opens the store that the settings name, for the model that is served."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from lanewise import __version__
+from lanewise.loading.checkpoints.small_model import cache_folder
+from lanewise.runtime import Model
+from lanewise.settings import Settings, SettingsError
+from lanewise.store.block_files import BlockFiles
+from lanewise.store.fingerprint import content_digest
+
+logger = logging.getLogger(__name__)
+
+LEAST_SECRET = 16  # bytes
+
+
+def store_opener(
+    settings: Settings, model: Model, kv_type: str, block_bytes: int
+) -> Callable[[], BlockFiles] | None:
+    """A call that opens the store, which may take seconds; None where there is none.
+
+    SettingsError if a setting about it cannot be used.
+    """
+    if settings.kv_store is None:
+        return None
+    if model.config.has_states:
+        logger.warning("kv_store is of no use yet for a model whose layers keep a state")
+        return None
+    if not settings.prefix_cache:
+        logger.warning("kv_store is of no use: prefix_cache is off")
+        return None
+    root, secret = Path(settings.kv_store).absolute(), _secret(settings.kv_store_key_file)
+
+    def open_store() -> BlockFiles:
+        return BlockFiles(
+            root,
+            _fingerprint(model, kv_type),
+            block_bytes,
+            most_bytes=settings.kv_store_bytes,
+            secret=secret,
+            about={"model": model.name, "weights": model.weights, "kv_cache_dtype": kv_type},
+        )
+
+    return open_store
+
+
+def _secret(file: str | None) -> bytes:
+    if file is None:
+        return b""
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"kv_store_key_file: {file}: {error.strerror}") from None
+    if len(secret) < LEAST_SECRET:
+        raise SettingsError(
+            f"kv_store_key_file: {file} has {len(secret)} bytes; accepted: at least {LEAST_SECRET}"
+        )
+    return secret
+
+
+def _fingerprint(model: Model, kv_type: str) -> bytes:
+    """All that keys and values depend on but their tokens: no CPU, thread or batch."""
+    digest = hashlib.sha256()
+    for part in (
+        *(__version__, str(model.info.numerics), model.weights, model.parts, kv_type),
+        *(repr(model.config), content_digest(model.files, cache_folder())),
+    ):
+        digest.update(f"{len(part)} {part}\n".encode())
+    return digest.digest()

@@ -1,0 +1,1 @@
+"""Keys and values on disk: a prompt that was computed once is read instead, after restarts too."""

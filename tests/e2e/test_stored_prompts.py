@@ -1,0 +1,110 @@
+"""A prompt is computed once: a server that is killed and started again reads what it had."""
+
+import contextlib
+import random
+import sys
+
+import httpx
+import pytest
+
+from lanewise.cli import main
+from serving import free_port, lanewise_server, metric, running, wait_for
+
+WORDS = ("the", "river", "rises", "over", "wide", "fields", "and", "takes", "houses", "with", "it")
+PROMPT = " ".join(random.Random(5).choices(WORDS, k=180))
+BODY = {"model": "x", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 3}
+
+
+@contextlib.contextmanager
+def server(store, *more):
+    """A server's process and address."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "lanewise", "serve", "demo", "--port", str(port)]
+    command += ["--threads", "1", "--kv-store", str(store), *more]
+    with running(command, f"{url}/health/ready") as process:
+        yield process, url
+
+
+def ask(url, key="", **changes):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = httpx.post(f"{url}/v1/completions", json=BODY | changes, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    details = body["usage"].get("prompt_tokens_details") or {}
+    return body["choices"][0], body["usage"]["prompt_tokens"], details.get("cached_tokens", 0)
+
+
+def blocks(url, result):
+    return metric(
+        url, f'lanewise_kv_store_blocks_total{{engine="0",model_name="demo",result="{result}"'
+    )
+
+
+@pytest.fixture
+def written(_native_library, tmp_path):
+    """A store with a prompt, and the answer to it, of a server that was killed."""
+    store = tmp_path / "store"
+    with server(store) as (process, url):
+        answer, n_prompt, cached = ask(url)
+        assert cached == 0
+        wait_for(lambda: blocks(url, "written") >= n_prompt // 32, "blocks")
+        process.kill()
+        process.wait()
+    return store, answer, n_prompt
+
+
+def test_a_killed_server_has_its_prompts_after_a_start(written, capsys):
+    store, answer, n_prompt = written
+    with server(store) as (_, url):
+        again, _, cached = ask(url)
+        assert cached == (n_prompt - 1) // 32 * 32 > 0
+        assert again == answer
+        assert blocks(url, "read") == cached // 32
+    with lanewise_server("demo", "--threads", "2") as url:
+        assert ask(url)[0] == answer
+    assert main(["store", "--kv-store", str(store), "--verify"]) == 0
+    told = capsys.readouterr().out
+    assert "demo" in told
+    assert "0 blocks are not whole" in told
+    assert main(["store", "--kv-store", str(store), "--trim", "0"]) == 0
+    assert not list(store.rglob("*.kv"))
+
+
+def test_other_settings_and_spoiled_files_are_misses(written, capsys):
+    store, answer, _ = written
+    with server(store, "--kv-cache-dtype", "int8") as (_, url):
+        assert ask(url)[2] == 0
+    secret = store.parent / "secret"
+    secret.write_text("0123456789abcdef")
+    with server(store, "--kv-store-key-file", str(secret)) as (_, url):
+        assert ask(url)[2] == 0
+    for path in store.rglob("*.kv"):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert main(["store", "--kv-store", str(store), "--verify"]) == 1
+    assert "not whole" in capsys.readouterr().err
+    with server(store) as (_, url):
+        again, _, cached = ask(url)
+        assert (again, cached) == (answer, 0)
+        assert blocks(url, "missed") == 1
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_keys_find_their_own_whatever_their_order(tmp_path):
+    store = tmp_path / "store"
+    with server(store, "--api-key", "one", "--api-key", "two") as (_, url):
+        _, n_prompt, _ = ask(url, "one")
+        wait_for(lambda: blocks(url, "written") >= n_prompt // 32, "blocks")
+    with server(store, "--api-key", "two", "--api-key", "one") as (_, url):
+        assert ask(url, "two")[2] == 0
+        assert ask(url, "one")[2] > 0
+
+
+@pytest.mark.usefixtures("_native_library")
+@pytest.mark.parametrize("content", [None, "short"])
+def test_a_secret_that_cannot_be_used_is_told_at_the_start(tmp_path, content, capsys):
+    secret = tmp_path / "secret"
+    if content is not None:
+        secret.write_text(content)
+    store = ["--kv-store", str(tmp_path / "store"), "--kv-store-key-file", str(secret)]
+    assert main(["serve", "demo", "--port", "0", *store]) == 1
+    assert f"kv_store_key_file: {secret}" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""Files of KV blocks: what was written is read, anything else is a miss."""
+
+import os
+import random
+
+import pytest
+
+from lanewise.store.block_files import BlockFiles, StoreError, files_of, trim
+
+SIZE = 4096
+KEYS = [bytes([number]) * 16 for number in range(20)]
+
+
+def opened(root, fingerprint=b"model", most_bytes=1 << 20, **more) -> BlockFiles:
+    return BlockFiles(root, fingerprint, SIZE, most_bytes=most_bytes, **more)
+
+
+def block(number: int) -> bytearray:
+    return bytearray(random.Random(number).randbytes(SIZE))
+
+
+def read(files: BlockFiles, key: bytes) -> bytearray | None:
+    into = bytearray(SIZE)
+    return into if files.read(key, into) else None
+
+
+def test_what_was_written_is_read_by_another_process_too(tmp_path):
+    first = opened(tmp_path)
+    assert not first.has(KEYS[0])
+    for number, key in enumerate(KEYS):
+        first.write(key, block(number))
+    second = opened(tmp_path)
+    for files in (first, second):
+        assert all(files.has(key) for key in KEYS)
+        assert all(read(files, key) == block(number) for number, key in enumerate(KEYS))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.kv")} == {0o600}
+
+
+def test_what_another_process_writes_is_seen_after_a_look(tmp_path):
+    one, other = opened(tmp_path), opened(tmp_path)
+    one.write(KEYS[0], block(0))
+    assert not other.has(KEYS[0])
+    other.look()
+    assert other.has(KEYS[0])
+
+
+@pytest.mark.parametrize("more", [{"fingerprint": b"other"}, {"secret": b"s" * 16}])
+def test_blocks_of_another_model_or_secret_are_not_there(tmp_path, more):
+    opened(tmp_path).write(KEYS[0], block(0))
+    other = opened(tmp_path, **more)
+    assert not other.has(KEYS[0])
+    assert read(other, KEYS[0]) is None
+
+
+def test_a_file_that_was_made_without_the_secret_is_no_block(tmp_path):
+    secret = opened(tmp_path / "ours", secret=b"s" * 16)
+    secret.write(KEYS[0], block(0))
+    plain = opened(tmp_path / "theirs")
+    plain.write(KEYS[0], block(1))
+    (ours,), (theirs,) = files_of(secret.root), files_of(plain.root)
+    ours.path.write_bytes(theirs.path.read_bytes())
+    assert read(secret, KEYS[0]) is None
+
+
+def test_any_changed_byte_and_any_cut_make_a_file_a_miss_that_is_removed(tmp_path):
+    files, draw = opened(tmp_path), random.Random(1)
+    for turn in range(300):
+        files.write(KEYS[0], block(0))
+        ((path,),) = [[file.path for file in files_of(tmp_path)]]
+        data = bytearray(path.read_bytes())
+        match turn % 3:
+            case 0:
+                data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            case 1:
+                del data[draw.randrange(len(data)) :]
+            case _:
+                data += draw.randbytes(1 + draw.randrange(9))
+        path.write_bytes(data)
+        assert read(files, KEYS[0]) is None
+        assert not files.has(KEYS[0])
+        assert not path.exists()
+
+
+def test_a_block_under_the_name_of_another_is_a_miss(tmp_path):
+    files = opened(tmp_path)
+    files.write(KEYS[0], block(0))
+    ((first,),) = [[file.path for file in files_of(tmp_path)]]
+    files.write(KEYS[1], block(1))
+    (second,) = [file.path for file in files_of(tmp_path) if file.path != first]
+    second.write_bytes(first.read_bytes())
+    assert read(files, KEYS[0]) == block(0)
+    assert read(files, KEYS[1]) is None
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path):
+    files = opened(tmp_path, most_bytes=10 * (SIZE + 100))
+    for number, key in enumerate(KEYS[:9]):
+        files.write(key, block(number))
+        for file in files_of(tmp_path):
+            if file.path.stem == files.name_of(key):
+                os.utime(file.path, (number, number))
+    assert read(files, KEYS[0]) == block(0)  # now it was used last
+    files.write(KEYS[9], block(9))
+    files.write(KEYS[10], block(10))
+    assert files.has(KEYS[0])
+    assert not files.has(KEYS[1])
+    assert files.has(KEYS[10])
+    assert sum(file.n_bytes for file in files_of(tmp_path)) <= 10 * (SIZE + 100)
+    assert files.held_bytes == sum(file.n_bytes for file in files_of(tmp_path))
+
+
+def test_trimming_to_nothing_leaves_nothing(tmp_path):
+    files = opened(tmp_path)
+    for number, key in enumerate(KEYS):
+        files.write(key, block(number))
+    assert trim(tmp_path, 0) == (0, len(KEYS))
+    assert list(files_of(tmp_path)) == []
+    assert read(files, KEYS[3]) is None
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"kv_store is .*file: Not a directory"):
+        opened(tmp_path / "file")
