@@ -6,6 +6,7 @@ becomes findable like any other block, and sequences that waited for it find it 
 """
 
 import logging
+import math
 import os
 import threading
 import time
@@ -28,6 +29,7 @@ MOST_WRITING = 16  # blocks that are held for the thread that writes
 LEAST_READ = 2  # blocks: less is computed sooner than waited for
 # Seconds after which a reading speed that was too slow is halved, so that it is tried again.
 FORGET_S = 30.0
+UNKNOWN_S = 0.001  # for a token to compute, before that was measured
 LOOK_S = 5.0  # seconds between looks at what other processes have written
 FLUSH_S = 2.0  # what is not written when the server stops gets so long
 NOT_FOUND = -1  # in place of a block: it is in the store alone
@@ -76,6 +78,7 @@ class _Wanted:
 class _Reading:
     """The blocks that a waiting sequence waits for."""
 
+    sequence: Scheduled
     wanted: list[_Wanted]
     until: float  # by time.monotonic(): computing would be done by then
     is_dropped: bool = False
@@ -85,7 +88,10 @@ class _Reading:
 class NoStore:
     """In place of ``StoredBlocks`` where there is no store."""
 
-    is_reading = False
+    @property
+    def is_reading(self) -> bool:
+        """Whether a sequence may be waiting for blocks."""
+        return False
 
     def holds(self, sequence: Scheduled) -> bool:
         """Whether a sequence that could start waits for blocks that are being read."""
@@ -136,13 +142,14 @@ class StoredBlocks(NoStore):
         self._looked_at = time.monotonic()
         self._complained = False
         self._is_closing = False
+        self._write_until = math.inf
         self._writer = ThreadPoolExecutor(1, "lanewise-store-write", _give_way)
         self._reader = ThreadPoolExecutor(1, "lanewise-store-read")
         self._reader.submit(self._open, open_files)
 
     @property
-    def is_reading(self) -> bool:  # type: ignore[override]
-        """Whether a sequence may be waiting."""
+    def is_reading(self) -> bool:
+        """As ``NoStore.is_reading``."""
         return bool(self._readings)
 
     def holds(self, sequence: Scheduled) -> bool:
@@ -182,12 +189,11 @@ class StoredBlocks(NoStore):
         for sequence in list(self._readings):
             self._drop(sequence)
         self._reader.shutdown(cancel_futures=True)
-        end = time.monotonic() + FLUSH_S
-        while self._files is not None and time.monotonic() < end:
-            found = self._next_pending()
-            if found is None or self._write(self._files, *found) is not None:
-                break
-        self._writer.shutdown(cancel_futures=True)
+        self._write_until = time.monotonic() + FLUSH_S
+        files = self._files
+        while files is not None and (found := self._next_pending()) is not None:
+            self._writer.submit(self._write_in_time, files, *found)
+        self._writer.shutdown()
 
     def _open(self, open_files: Callable[[], Files]) -> None:
         try:
@@ -227,10 +233,13 @@ class StoredBlocks(NoStore):
 
     def _write_held(self, files: Files, key: Key, block: int) -> None:
         """On the thread that writes."""
-        error = self._write(files, key, block)
+        error = self._write_in_time(files, key, block)
         self._post(lambda: self._end_writing(block, error))
 
-    def _write(self, files: Files, key: Key, block: int) -> Exception | None:
+    def _write_in_time(self, files: Files, key: Key, block: int) -> Exception | None:
+        """Write a block; returns why that failed. Nothing is written long after the end."""
+        if time.monotonic() > self._write_until:
+            return None
         data = bytearray(files.block_bytes)
         try:
             self._runner.read_block(block, data)
@@ -284,7 +293,7 @@ class StoredBlocks(NoStore):
             key = key_in_group(sequence.block_key(index), group)
             before = key_in_group(sequence.key_before(index), group)
             wanted.append(_Wanted(block, key, before, sequence.block_tokens(index)))
-        reading = _Reading(wanted, time.monotonic() + max(compute_s, 0.05))
+        reading = _Reading(sequence, wanted, time.monotonic() + max(compute_s, 0.05))
         self._readings[sequence] = reading
         self._reader.submit(self._read_wanted, files, reading)
 
@@ -295,14 +304,14 @@ class StoredBlocks(NoStore):
             self._writer.submit(files.look)
 
     def _compute_seconds(self, n_tokens: int, n_before: int) -> float:
-        if self._seconds_to_compute is None:
-            return 0.001 * n_tokens
-        return self._seconds_to_compute(n_tokens, n_before)
+        """How long computing takes; a guess before any step was measured."""
+        known = self._seconds_to_compute
+        return (known(n_tokens, n_before) if known else 0.0) or UNKNOWN_S * n_tokens
 
     def _expected_s(self, n_blocks: int) -> float:
         """How long so many blocks are expected to take; nothing before any was read."""
         idle_s = time.monotonic() - self._measured_at
-        return n_blocks * self._read_s * 0.5 ** (idle_s // FORGET_S)
+        return n_blocks * self._read_s * math.exp2(-(idle_s // FORGET_S))
 
     def _drop(self, sequence: Scheduled) -> None:
         """A sequence waits no longer; the thread that reads gives its blocks back."""
@@ -322,9 +331,8 @@ class StoredBlocks(NoStore):
         self._counts.read_s += seconds
         if n_done < len(reading.wanted) and not reading.is_dropped:
             self._counts.missed += 1
-        for sequence, one in list(self._readings.items()):
-            if one is reading:
-                del self._readings[sequence]
+        if self._readings.get(reading.sequence) is reading:
+            del self._readings[reading.sequence]
 
     def _read_wanted(self, files: Files, reading: _Reading) -> None:
         """On the thread that reads."""
