@@ -156,7 +156,7 @@ COMMANDS = {
         StoreSettings,
         "lanewise.commands.store",
         "list, check or trim the prompts that servers keep on disk",
-        usage="--kv-store DIR [--trim SIZE] [--verify on]",
+        usage="--kv-store DIR [--trim SIZE] [--verify]",
         example="--kv-store /var/lib/lanewise/kv --trim 5GiB",
     ),
 }

@@ -12,7 +12,13 @@ from serving import free_port, lanewise_server, metric, running, wait_for
 
 WORDS = ("the", "river", "rises", "over", "wide", "fields", "and", "takes", "houses", "with", "it")
 PROMPT = " ".join(random.Random(5).choices(WORDS, k=180))
-BODY = {"model": "x", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 3}
+BODY = {
+    "model": "lanewise-demo-q8_0",
+    "prompt": PROMPT,
+    "max_tokens": 12,
+    "temperature": 0,
+    "logprobs": 3,
+}
 
 
 @contextlib.contextmanager
@@ -36,7 +42,8 @@ def ask(url, key="", **changes):
 
 def blocks(url, result):
     return metric(
-        url, f'lanewise_kv_store_blocks_total{{engine="0",model_name="demo",result="{result}"'
+        url,
+        f'lanewise_kv_store_blocks_total{{engine="0",model_name="lanewise-demo-q8_0",result="{result}"',
     )
 
 
@@ -64,9 +71,9 @@ def test_a_killed_server_has_its_prompts_after_a_start(written, capsys):
         assert ask(url)[0] == answer
     assert main(["store", "--kv-store", str(store), "--verify"]) == 0
     told = capsys.readouterr().out
-    assert "demo" in told
+    assert "lanewise-demo" in told
     assert "0 blocks are not whole" in told
-    assert main(["store", "--kv-store", str(store), "--trim", "0"]) == 0
+    assert main(["store", "--kv-store", str(store), "--trim", "1"]) == 0
     assert not list(store.rglob("*.kv"))
 
 
@@ -99,12 +106,17 @@ def test_keys_find_their_own_whatever_their_order(tmp_path):
         assert ask(url, "one")[2] > 0
 
 
-@pytest.mark.usefixtures("_native_library")
 @pytest.mark.parametrize("content", [None, "short"])
 def test_a_secret_that_cannot_be_used_is_told_at_the_start(tmp_path, content, capsys):
     secret = tmp_path / "secret"
     if content is not None:
         secret.write_text(content)
     store = ["--kv-store", str(tmp_path / "store"), "--kv-store-key-file", str(secret)]
-    assert main(["serve", "demo", "--port", "0", *store]) == 1
+    assert main(["serve", "demo", "--port", "0", *store]) == 2
     assert f"kv_store_key_file: {secret}" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_written_is_told_at_the_start(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["serve", "demo", "--port", "0", "--kv-store", str(tmp_path / "file/in")]) == 2
+    assert "file/in: Not a directory; accepted: a directory" in capsys.readouterr().err

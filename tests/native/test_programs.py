@@ -120,7 +120,7 @@ def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
 def test_what_cannot_be_asked_of_a_function_is_refused_by_it(programs: Path) -> None:
     """NULL for each pointer, counts and sizes out of range, handles that are not ready."""
     called: set[str] = set()
-    for name in ("test_arguments", "test_sessions", "test_encode"):
+    for name in ("test_arguments", "test_sessions", "test_blocks", "test_encode"):
         *calls, last = check(programs / name, "--calls").splitlines()
         assert last.endswith(" 0 failed")
         called.update(calls)

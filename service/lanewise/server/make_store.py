@@ -8,22 +8,17 @@ from pathlib import Path
 from lanewise import __version__
 from lanewise.loading.checkpoints.small_model import cache_folder
 from lanewise.runtime import Model
-from lanewise.settings import Settings, SettingsError
+from lanewise.settings import Settings, store_secret
 from lanewise.store.block_files import BlockFiles
 from lanewise.store.fingerprint import content_digest
 
 logger = logging.getLogger(__name__)
 
-LEAST_SECRET = 16  # bytes
-
 
 def store_opener(
     settings: Settings, model: Model, kv_type: str, block_bytes: int
 ) -> Callable[[], BlockFiles] | None:
-    """A call that opens the store, which may take seconds; None where there is none.
-
-    SettingsError if a setting about it cannot be used.
-    """
+    """A call that opens the store, which may take seconds; None where there is none."""
     if settings.kv_store is None:
         return None
     if model.config.has_states:
@@ -32,7 +27,7 @@ def store_opener(
     if not settings.prefix_cache:
         logger.warning("kv_store is of no use: prefix_cache is off")
         return None
-    root, secret = Path(settings.kv_store).absolute(), _secret(settings.kv_store_key_file)
+    root, secret = Path(settings.kv_store).absolute(), store_secret(settings)
 
     def open_store() -> BlockFiles:
         return BlockFiles(
@@ -45,20 +40,6 @@ def store_opener(
         )
 
     return open_store
-
-
-def _secret(file: str | None) -> bytes:
-    if file is None:
-        return b""
-    try:
-        secret = Path(file).read_bytes().strip()
-    except OSError as error:
-        raise SettingsError(f"kv_store_key_file: {file}: {error.strerror}") from None
-    if len(secret) < LEAST_SECRET:
-        raise SettingsError(
-            f"kv_store_key_file: {file} has {len(secret)} bytes; accepted: at least {LEAST_SECRET}"
-        )
-    return secret
 
 
 def _fingerprint(model: Model, kv_type: str) -> bytes:

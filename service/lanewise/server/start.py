@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from lanewise.settings import (
     Settings,
     SettingsError,
     flag_of,
+    store_secret,
     variable_of,
     with_keys_of_files,
 )
@@ -99,6 +101,7 @@ def _check(settings: Settings) -> None:
             f"accepted: at most max_step_tokens = {settings.max_step_tokens}"
         )
     _check_runtime_lora(settings)
+    _check_store(settings)
 
 
 def _check_runtime_lora(settings: Settings) -> None:
@@ -114,6 +117,20 @@ def _check_runtime_lora(settings: Settings) -> None:
             f"lora_root is {settings.lora_root}, and allow_runtime_lora is on; accepted: the"
             " directory under which the adapters lie that requests may load"
         )
+
+
+def _check_store(settings: Settings) -> None:
+    store_secret(settings)
+    if settings.kv_store is None:
+        return
+    try:
+        Path(settings.kv_store).mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=settings.kv_store).close()
+    except OSError as error:
+        raise SettingsError(
+            f"kv_store is {settings.kv_store}: {error.strerror}; accepted: a directory in which"
+            " the server may write"
+        ) from None
 
 
 def warn_of_visible_keys(arguments: Sequence[str]) -> None:

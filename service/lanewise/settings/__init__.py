@@ -26,7 +26,7 @@ from lanewise.settings.commands import (
     StoreSettings,
 )
 from lanewise.settings.groups import grouped
-from lanewise.settings.key_files import with_keys_of_files
+from lanewise.settings.key_files import store_secret, with_keys_of_files
 from lanewise.settings.kinds import MTP, SettingsError, parse_size
 from lanewise.settings.knobs import (
     ComputeSettings,
@@ -84,6 +84,7 @@ __all__ = [
     "resolve_mapping",
     "resolve_with_sources",
     "shown_value",
+    "store_secret",
     "unknown_flags",
     "unknown_variables",
     "variable_of",

@@ -9,7 +9,6 @@ from lanewise.settings.kinds import (
     KEYS,
     LOADED_AS,
     MTP,
-    ON_OFF,
     SIZE,
     SWITCH,
     TEMPERATURE,
@@ -282,7 +281,7 @@ class StoreSettings(SourceSettings):
     trim: int | None = knob(
         None, SIZE, "first remove what was used longest ago until this much is left"
     )
-    verify: bool = knob(False, ON_OFF, "look whether every file is whole; status 1 if not")
+    verify: bool = knob(False, SWITCH, "look whether every file is whole; status 1 if not")
 
 
 @dataclass(frozen=True, kw_only=True)

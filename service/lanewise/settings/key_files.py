@@ -10,6 +10,8 @@ from lanewise.settings.knobs import Settings
 
 logger = logging.getLogger(__name__)
 
+LEAST_SECRET = 16  # bytes
+
 
 def with_keys_of_files(settings: Settings) -> Settings:
     """The settings with the keys of ``api_key_file`` and ``admin_api_key_file`` beside the others.
@@ -49,3 +51,19 @@ def _read(name: str, file: str | None) -> tuple[str, ...]:
     if not keys:
         raise SettingsError(f"{name}: {file}: no keys; accepted: one a line, comments begin with #")
     return tuple(keys)
+
+
+def store_secret(settings: Settings) -> bytes:
+    """What ``kv_store_key_file`` holds, or nothing; SettingsError if it cannot be used."""
+    file = settings.kv_store_key_file
+    if file is None:
+        return b""
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(f"kv_store_key_file: {file}: {error.strerror}") from None
+    if len(secret) < LEAST_SECRET:
+        raise SettingsError(
+            f"kv_store_key_file: {file} has {len(secret)} bytes; accepted: at least {LEAST_SECRET}"
+        )
+    return secret
