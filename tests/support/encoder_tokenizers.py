@@ -48,7 +48,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 
 def _pieces(tokenizer: Tokenizer, size: int) -> list[str]:
-    """Characters and the most frequent parts of the text's words, always the same.
+    """Characters, the text's words and their most frequent parts, always the same.
 
     The library's trainer numbers pieces in an order that differs from process to process.
     """
@@ -61,8 +61,9 @@ def _pieces(tokenizer: Tokenizer, size: int) -> list[str]:
         for end in range(begin + 1, len(word) + 1)
     )
     single = [part for part in parts if len(part.removeprefix("##")) == 1]
-    frequent = sorted(parts.keys() - single, key=lambda part: (-parts[part], part))
-    return [*sorted(single), *frequent][:size]
+    whole = sorted(set(words) - set(single))
+    frequent = sorted(parts.keys() - {*single, *whole}, key=lambda part: (-parts[part], part))
+    return [*sorted(single), *whole, *frequent][:size]
 
 
 @cache
