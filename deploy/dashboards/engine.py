@@ -76,6 +76,15 @@ PANELS = (
         "ops",
     ),
     lines(
+        "Stored prompts",
+        "Of servers with kv_store: blocks of 32 tokens written and read; missed: removed by others"
+        " or spoiled; failed: the disk is full, or not the server's.",
+        [
+            (rate("lanewise_kv_store_blocks_total", by="result"), "{{result}}"),
+        ],
+        "ops",
+    ),
+    lines(
         "Preemptions",
         "Sequences that gave up their KV blocks.",
         [(rate("vllm:num_preemptions_total"), "preemptions")],
