@@ -2,10 +2,14 @@
 
 import os
 import random
+import subprocess
+import sys
+import time
 
 import pytest
 
-from lanewise.store.block_files import BlockFiles, StoreError, files_of, trim
+import topics
+from lanewise.store.block_files import HALF, HALF_S, BlockFiles, StoreError, files_of, trim
 
 SIZE = 4096
 KEYS = [bytes([number]) * 16 for number in range(20)]
@@ -122,3 +126,47 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"kv_store is .*file: Not a directory"):
         opened(tmp_path / "file")
+
+
+# Writes the same blocks again and again, and says when it begins.
+WRITER = """
+import sys
+from pathlib import Path
+from lanewise.store.block_files import BlockFiles
+files = BlockFiles(Path(sys.argv[1]), b"model", 1 << 20, most_bytes=1 << 40)
+print("begins", flush=True)
+while True:
+    for number in range(4):
+        files.write(bytes([number]) * 16, bytearray([number]) * (1 << 20))
+"""
+
+
+def test_a_writer_that_is_killed_leaves_whole_blocks_or_none(tmp_path):
+    draw = random.Random(2)
+    for _ in range(100 if topics.THOROUGH else 5):
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(draw.random() * 0.02)
+            process.kill()
+        files = BlockFiles(tmp_path, b"model", 1 << 20, most_bytes=1 << 40)
+        for number in range(4):
+            key, into = bytes([number]) * 16, bytearray(1 << 20)
+            assert files.read(key, into) == files.has(key)
+            assert not files.has(key) or into == bytes([number]) * (1 << 20)
+
+
+def test_what_killed_writers_left_goes_at_the_next_opening(tmp_path):
+    files = opened(tmp_path)
+    files.write(KEYS[0], block(0))
+    ((path,),) = [[file.path for file in files_of(tmp_path)]]
+    old, new = path.with_name(f"old.1.1{HALF}"), path.with_name(f"new.1.1{HALF}")
+    for half in (old, new):
+        half.write_bytes(b"some")
+    long_ago = time.time() - 2 * HALF_S
+    os.utime(old, (long_ago, long_ago))
+    opened(tmp_path)
+    assert not old.exists()
+    assert new.exists()
+    assert path.exists()

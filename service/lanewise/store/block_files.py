@@ -13,6 +13,7 @@ import json
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ VERSION = 1
 HEADER = struct.Struct("<8sII32s")  # magic, version, bytes of the block, checksum
 MAGIC = b"lanewise"
 SUFFIX = ".kv"
+HALF = ".half"  # of a file that is being written, or whose writer was killed
+HALF_S = 600.0  # after so many seconds it was
 ABOUT = "about.json"
 LEFT_AFTER_TRIM = 0.9  # so that not every block that is written makes room for itself
 
@@ -49,6 +52,14 @@ def files_of(root: Path) -> Iterator[StoredFile]:
                 with suppress(OSError):  # another process has removed it
                     info = path.stat()
                     yield StoredFile(path, info.st_size, info.st_mtime)
+
+
+def sweep(root: Path) -> None:
+    """Remove what writers that were killed have left."""
+    for path in root.rglob(f"*{HALF}"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - HALF_S:
+                path.unlink()
 
 
 def is_whole(path: Path) -> bool:
@@ -112,6 +123,7 @@ class BlockFiles:
             (self._folder / ABOUT).write_text(json.dumps(about or {}, indent=1) + "\n")
         except OSError as error:
             raise StoreError(f"kv_store is {root}: {error.strerror}") from error
+        sweep(root)
         self.look()
 
     def look(self) -> None:
@@ -160,7 +172,7 @@ class BlockFiles:
             return
         path = self._path(self.name_of(key))
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        half = path.with_name(f"{path.stem}.{os.getpid()}.{threading.get_native_id()}")
+        half = path.with_name(f"{path.stem}.{os.getpid()}.{threading.get_native_id()}{HALF}")
         try:
             with open(half, "wb", opener=_private) as file:
                 file.write(self._header(key, data))
