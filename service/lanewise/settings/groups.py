@@ -40,7 +40,8 @@ GROUPS = {
             "grammar_memory",
         ),
         *("grammar_cache_memory", "template_timeout_s", "template_memory"),
-        *("response_store_bytes", "max_stored_responses"),
+        *("max_images", "max_image_bytes", "max_image_pixels", "image_timeout_s", "image_memory"),
+        *("image_cache_memory", "response_store_bytes", "max_stored_responses"),
     ),
     "log and traces": ("log_level", "log_format", "otlp_traces_endpoint"),
 }

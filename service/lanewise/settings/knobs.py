@@ -275,6 +275,22 @@ class Settings(ModelSettings):
     template_memory: int = knob(
         128 * MIB, SIZE, "memory to render a conversation in, then status 400"
     )
+    max_images: int = knob(16, integer(0), "most images of a request, of all its messages")
+    max_image_bytes: int = knob(16 * MIB, SIZE, "largest image as it is sent, decoded from base64")
+    max_image_pixels: int = knob(
+        50_000_000, integer(1), "most pixels of an image, width by height, before it is decoded"
+    )
+    image_timeout_s: float = knob(
+        3.0, SOME_SECONDS, "processor time to decode and resize an image in, then status 400"
+    )
+    image_memory: int = knob(
+        1 << 30, SIZE, "memory to decode and resize an image in, then status 400"
+    )
+    image_cache_memory: int = knob(
+        128 * MIB,
+        SIZE,
+        "memory of what towers made of images, kept for requests with the same ones",
+    )
     max_messages: int = knob(
         1 << 14, integer(1), "most messages of a request, parts of their contents included"
     )

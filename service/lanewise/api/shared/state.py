@@ -95,6 +95,7 @@ class ServerState:
         counters = Counters(
             grammars=metrics.sandbox_grammars,
             templates=metrics.sandbox_templates,
+            images=metrics.sandbox_images,
             workers=metrics.sandbox_workers,
             restarts=metrics.sandbox_restarts,
         )

@@ -351,6 +351,12 @@ class Metrics:
             "result",
             SANDBOX_RESULTS,
         )
+        self.sandbox_images = self._counters(
+            "lanewise_sandbox_images",
+            "Images decoded and prepared in the sandbox, by how that ended.",
+            "result",
+            SANDBOX_RESULTS,
+        )
         self.sandbox_workers = self._counter(
             "lanewise_sandbox_workers",
             "Processes of the sandbox that were started, one for each that a job ended.",
