@@ -99,7 +99,11 @@ typedef enum lw_role {
     LW_MTP_HIDDEN_NORM = 80,     // (1, hidden_size)
     LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): the inputs for the embedding first
     LW_MTP_NORM = 82,            // (1, hidden_size), used instead of the output norm
-    LW_ROLE_COUNT = 83
+    // Of a tower (lw_patches), once per model:
+    LW_PATCHES = 83,  // (hidden_size, 3 * side * side, rounded up to a multiple of 32: further inputs are 0). Inputs are
+                      // the patch's rows of R, its rows of G, its rows of B
+    LW_PATCHES_BIAS = 84,  // (1, hidden_size)
+    LW_ROLE_COUNT = 85
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -300,6 +304,16 @@ typedef struct lw_dense_config {
 
 enum { LW_MAX_DENSE = 4 };
 
+// What a tower reads: a picture cut into patches, which are its tokens (lw_see_begin). Blocks of merge x merge patches
+// come row by row, and so do the patches of a block. Behind the output norm the rows of a block are read as one, which
+// is the input of the first dense head.
+typedef struct lw_patches {
+    uint32_t side;   // of a patch in pixels, at most 64; 0: the model reads tokens, and every other field is 0
+    uint32_t merge;  // side of a block in patches, at most 8
+    uint32_t bias;   // 1: LW_PATCHES has a bias
+    float mean[3], deviation[3];  // of R, G, B: a value v becomes (v / 255 - mean) / deviation
+} lw_patches;
+
 // How the rows of a text, behind the output norm, become results.
 typedef enum lw_pooling {
     LW_POOL_NONE = 0,   // each row is a result
@@ -335,6 +349,10 @@ typedef struct lw_model_config {
     uint32_t n_token_types;        // rows of LW_TOKEN_TYPE_EMBEDDING, added by token type; 0 = none
     uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
+    // Of a tower: vocab_size and n_token_types are 0, context_length is the most patches of a picture, rows of
+    // LW_POSITION_EMBEDDING are those of a square picture, row by row. All layers have attention to all patches, both
+    // ways and without positions, and an FFN without experts, LW_IN_TURN.
+    lw_patches patches;
 } lw_model_config;
 
 // One tensor of a program.

@@ -112,6 +112,9 @@ typedef struct lw_batch {
     const uint32_t* guesses;       // [n_seqs] below the sequence's number of tokens, at most max_guesses; NULL = 0
     const uint32_t* accepted;      // [n_seqs] at most the guesses that the sequence's place remembers; NULL = 0
     lw_runs runs;
+    // [query_start[n_seqs]] the row of hidden_size floats that stands for the embedding of a token, or NULL; NULL = no
+    // token has one. Its token id counts for per-layer values only. Refused where there is a prediction head.
+    const float* const* rows;
 } lw_batch;
 
 typedef struct lw_sampled {

@@ -369,6 +369,16 @@ static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->attn_output, layer->attn_result_norm, &values, LW_ADAPTED_ATTN_OUTPUT);
 }
 
+void lw_begin_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    rotate_and_store(w, layer, index, true);
+}
+
+void lw_end_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_attention_own* own = lw_attention_of(w->s);
+    lw_attend(w, index, (lw_attended){own->q, own->attn, NULL});
+    add_attention(w, layer, index);
+}
+
 const lw_kind lw_kind_attention = {.check = check_attention,
                                    .tensor = attention_tensor,
                                    .has = has_attention,

@@ -84,6 +84,8 @@ struct lw_model {
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
+    lw_matrix patches;                                    // 0 rows: the model is no tower
+    float* patches_bias;
     float *output_norm, *output_norm_bias, *output_bias;
     float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];
@@ -157,9 +159,21 @@ static inline const lw_model* lw_model_replica(const lw_model* model, uint32_t i
 lw_status lw_replicate(lw_model* model);
 void lw_free_replicas(lw_model* model);
 
+static inline bool lw_is_tower(const lw_model_config* c) { return c->patches.side > 0; }
+// Patches whose rows are read as one.
+static inline uint32_t lw_block_patches(const lw_model_config* c) { return c->patches.merge * c->patches.merge; }
+// Number of inputs of LW_PATCHES.
+static inline uint32_t lw_patch_inputs(const lw_model_config* c) {
+    return (3 * c->patches.side * c->patches.side + 31) / 32 * 32;
+}
+// Number of values of a pooled row.
+static inline uint32_t lw_pooled_size(const lw_model_config* c) {
+    return c->hidden_size * (lw_is_tower(c) ? lw_block_patches(c) : 1);
+}
+
 // Number of inputs of dense head `index`. For the number of heads: the size of a result.
 static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
-    return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
+    return index == 0 ? lw_pooled_size(&model->config) : model->dense[index - 1].config.outputs;
 }
 
 // The slot of a tensor: its destination and the shape that the tensor must have.

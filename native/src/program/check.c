@@ -45,6 +45,37 @@ static lw_status check_pooled(const lw_place* at, const lw_model_config* c) {
     return LW_OK;
 }
 
+static lw_status check_tower_layer(const lw_layer_config* l, uint32_t index) {
+    const lw_attention_config* a = &l->attention;
+    const bool sees_all = a->n_heads > 0 && a->both_ways && a->window == 0 && a->latent_rank == 0 && !a->alibi;
+    const bool has_ffn = l->ffn.kind == LW_FFN_GATED || l->ffn.kind == LW_FFN_PLAIN;
+    if (sees_all && a->rope == LW_NO_ROPE && has_ffn && l->state.kind == LW_NO_STATE && l->wiring == LW_IN_TURN)
+        return LW_OK;
+    return lw_fail(LW_ERR_ARGUMENT,
+                   "model config: layer %u of a tower: it must have attention both ways to all patches, without"
+                   " positions, and an FFN without experts, in turn",
+                   index);
+}
+
+static lw_status check_tower(const lw_place* at, const lw_model_config* c) {
+    const lw_patches* p = &c->patches;
+    static const lw_patches none = {0};
+    if (p->side == 0) return lw_check_absent(at, "patches", p, sizeof none);
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.side", p->side, 1, 64));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.merge", p->merge, 1, 8));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.bias", p->bias));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "pooled beside patches", c->pooled, 1, 1));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_token_types beside patches", c->n_token_types, 0, 0));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "per_layer_size beside patches", c->per_layer_size, 0, 0));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "n_dense beside patches", c->n_dense, p->merge > 1, LW_MAX_DENSE));
+    for (int i = 0; i < 3; ++i) {
+        LW_RETURN_IF_FAILED(lw_check_number(at, "patches.mean", (double)p->mean[i], 0, 1));
+        LW_RETURN_IF_FAILED(lw_check_number(at, "patches.deviation", (double)p->deviation[i], 1e-3, 1e3));
+    }
+    for (uint32_t i = 0; i < c->n_layers; ++i) LW_RETURN_IF_FAILED(check_tower_layer(&c->layers[i], i));
+    return LW_OK;
+}
+
 // Bounds the number of different sizes of keys and values, for which kv_groups.c has room.
 static lw_status check_kv_sizes(const lw_model_config* c) {
     enum { MOST = 16 };
@@ -72,7 +103,7 @@ lw_status lw_program_check(const lw_model_config* c) {
     LW_RETURN_IF_FAILED(check_pooled(&model, c));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, 1, 1000));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
-    LW_RETURN_IF_FAILED(lw_check_range(&model, "vocab_size", c->vocab_size, 1, 1 << 24));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "vocab_size", c->vocab_size, !lw_is_tower(c), lw_is_tower(c) ? 0 : 1 << 24));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "context_length", c->context_length, 1, 1 << 28));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_ropes", c->n_ropes, 0, LW_MAX_ROPES));
     if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
@@ -89,6 +120,7 @@ lw_status lw_program_check(const lw_model_config* c) {
         return lw_fail(LW_ERR_ARGUMENT, "model config: none of %u layers has attention, one must have", c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; ++i)
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind) LW_RETURN_IF_FAILED(lw_kinds[kind]->check(c, i));
+    LW_RETURN_IF_FAILED(check_tower(&model, c));
     for (uint32_t i = 0; i < c->n_ropes; ++i) LW_RETURN_IF_FAILED(check_rope(&c->ropes[i], i));
     return check_kv_sizes(c);
 }

@@ -6,7 +6,12 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
     const uint32_t per_layer = c->n_layers * c->per_layer_size;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
-            return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size, true);
+            return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size,
+                                  !lw_is_tower(c));
+        case LW_PATCHES:
+            return LW_MATRIX_SPEC(lw_model, patches, "patches", c->hidden_size, lw_patch_inputs(c), lw_is_tower(c));
+        case LW_PATCHES_BIAS:
+            return LW_VECTOR_SPEC(lw_model, patches_bias, "patches bias", c->hidden_size, c->patches.bias);
         case LW_OUTPUT:
             return LW_MATRIX_SPEC(lw_model, output, "output", c->vocab_size, c->hidden_size,
                                   !c->tied_embeddings && !c->pooled);
@@ -95,8 +100,9 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 }
 
 // Roles in the order in which a step reads the tensors: before the layers, in each layer, after the layers.
-static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,     LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,
-                                      LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION, LW_PER_LAYER_NORM};
+static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,      LW_PATCHES,        LW_PATCHES_BIAS,
+                                      LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING, LW_PER_LAYER_EMBEDDING,
+                                      LW_PER_LAYER_PROJECTION, LW_PER_LAYER_NORM};
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
@@ -202,7 +208,7 @@ lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* o
             add(&list, layer_roles[i], layer, layer_tensor(config, &config->layers[layer], layer_roles[i]));
     for (size_t i = 0; i < COUNT(last_roles); ++i) add(&list, last_roles[i], 0, model_tensor(config, last_roles[i]));
     for (uint32_t head = 0; head < config->n_dense; ++head) {
-        const uint32_t inputs = head == 0 ? config->hidden_size : config->dense[head - 1].outputs;
+        const uint32_t inputs = head == 0 ? lw_pooled_size(config) : config->dense[head - 1].outputs;
         for (size_t i = 0; i < COUNT(dense_roles); ++i)
             add(&list, dense_roles[i], head,
                 dense_tensor(&config->dense[head], inputs, config->norm_bias, dense_roles[i]));

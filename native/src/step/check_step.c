@@ -152,6 +152,8 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
     LW_RETURN_IF_FAILED(check_copies(s, b));
     LW_RETURN_IF_FAILED(check_head(s, b));
+    if (b->rows != NULL && lw_model_mtp(s->model) != NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: rows must be NULL where the model has a prediction head");
     LW_RETURN_IF_FAILED(check_states(s, b));
     return lw_check_adapters(s, b);
 }

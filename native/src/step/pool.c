@@ -89,6 +89,7 @@ void lw_pool_texts(lw_worker* w) {
     if (w->s->texts->pooling == LW_POOL_MEAN) w->rows = w->s->texts->n_texts;
     float* values = n_dense > 0 ? w->b->pooled[0] : w->step->logits;
     pool(w, rows.f32, values, n_dense == 0);
+    if (lw_is_tower(w->c)) w->rows /= lw_block_patches(w->c);
     for (uint32_t i = 0; i < n_dense; ++i) {
         float* out = i + 1 < n_dense ? w->b->pooled[(i + 1) % 2] : w->step->logits;
         run_dense(w, &w->model->dense[i], values, out, i + 1 == n_dense);

@@ -44,6 +44,7 @@ MATRICES = frozenset(
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,
+        Role.PATCHES,
     }
 )
 

@@ -28,6 +28,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
+    Role.PATCHES: ("v.patch_embd.weight", "model.patches.weight"),
+    Role.PATCHES_BIAS: ("v.patch_embd.bias", "model.patches.bias"),
     Role.DENSE: ("dense.{}.weight", "model.dense.{}.weight"),
     Role.DENSE_BIAS: ("dense.{}.bias", "model.dense.{}.bias"),
     Role.DENSE_NORM: ("dense_norm.{}.weight", "model.dense_norm.{}.weight"),

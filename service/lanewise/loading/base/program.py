@@ -303,6 +303,27 @@ class Pooling:
 
 
 @dataclass(frozen=True)
+class Patches:
+    """How a tower reads a picture: patches of ``side`` pixels, which are its tokens.
+
+    Blocks of ``merge`` x ``merge`` patches come row by row, and so do the patches of a block. After
+    the output norm the rows of a block are read as one, which is the first dense head's input.
+    """
+
+    side: int
+    merge: int = 1
+    bias: bool = False
+    # Of R, G and B: a value v of 0 to 255 becomes (v / 255 - mean) / deviation.
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the patches' matrix: rounded up to whole groups, the further ones are 0."""
+        return -(-3 * self.side**2 // 32) * 32
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The shape of a model and the constants of its forward step."""
 
@@ -333,6 +354,9 @@ class ModelConfig:
     # Factors by which the family has multiplied rows of its matrices at loading, in its own order;
     # adapters were trained without them. None: none, or unknown.
     row_multipliers: tuple[float, ...] | None = None
+    # Not None: the model is a tower, which reads pictures. Then vocab_size is 0, context_length the
+    # most patches of a picture, and learned positions are those of a square picture.
+    patches: Patches | None = None
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, whose angles may differ."""

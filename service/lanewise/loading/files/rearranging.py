@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,30 @@ class Rearranged:
                     " are needed"
                 )
             self.out[name] = replace(source, shape=(prod(source.shape),))
+
+    def as_matrix(self, name: str) -> None:
+        """Reshape a convolution's weights to a row for each output: the same bytes."""
+        if name in self.out and len(self.out[name].shape) > 2:
+            source = self.out[name]
+            self.out[name] = replace(source, shape=(source.shape[0], prod(source.shape[1:])))
+
+    def pad(self, name: str, *wanted: int) -> None:
+        """Append zeros to the rows of a matrix, and rows or values of zeros, up to a shape."""
+        source = self.out.get(name)
+        if source is None or source.shape == wanted or len(source.shape) != len(wanted):
+            return
+        if not isinstance(source.type, TensorType) or any(map(gt, source.shape, wanted)):
+            return  # the binding reports the type or the shape
+        kind, (rows, cols) = source.type, ((1, *source.shape)[-2:])
+        old, size = row_bytes(kind, cols), row_bytes(kind, wanted[-1])
+
+        def make() -> memoryview:
+            made = np.zeros((prod(wanted[:-1]), size), np.uint8)
+            made[:rows, :old] = np.frombuffer(source.view(), np.uint8).reshape(rows, old)
+            source.release()
+            return made.reshape(-1).data.cast("B")
+
+        self.out[name] = self._made(source, wanted, prod(wanted[:-1]) * size, make)
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
         """Make a matrix or vector of each part of ``n`` rows, from the given row numbers.

@@ -112,6 +112,9 @@ class NativeProgram:
         out.rms_norm_eps = config.rms_norm_eps / config.residual_scale**2
         out.embedding_scale = config.embedding_scale / config.residual_scale
         out.n_layers = config.n_layers
+        if config.patches is not None:
+            self._copy(config.patches, out.patches)
+            out.patches.mean, out.patches.deviation = config.patches.mean, config.patches.deviation
         out.pooled = config.pooling is not None
         out.n_positions = config.context_length if config.learned_positions else 0
 
