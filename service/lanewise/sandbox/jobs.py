@@ -11,6 +11,7 @@ from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
 from lanewise.text.conversation import render_conversation
 from lanewise.text.grammar import GrammarError, GrammarSource, first_matchers, library_grammar
 from lanewise.text.grammar_probe import ProbeVocabulary
+from lanewise.text.image_parts import ImageMarks
 from lanewise.text.images.layouts import ImageError
 
 TEMPLATE, VOCABULARY, IMAGES = "template", "vocabulary", "images"
@@ -49,6 +50,7 @@ def render_template(made: dict[str, Any], payload: dict[str, Any]) -> str:
             add_generation_prompt=payload["add_generation_prompt"],
             continued=payload["continued"],
             most_characters=payload["most_characters"],
+            images=ImageMarks(*payload["images"]) if payload["images"] else None,
         )
     except ChatTemplateError as error:
         raise RefusedError(str(error)) from None

@@ -16,6 +16,7 @@ from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.step_threads import limit_threads
+from lanewise.runtime.tower import Tower
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
 from lanewise.server.names import names_of
@@ -37,8 +38,13 @@ def make_engine(
     threads: int,
     limit: host.MemoryLimit,
     adapters: Adapters | None,
+    *,
+    sees: bool = False,
 ) -> Engine:
-    """The engine with its session; the KV cache takes what memory the settings leave it."""
+    """The engine with its session; the KV cache takes what memory the settings leave it.
+
+    It ``sees`` where prompts may have pictures, for which the model has a tower.
+    """
     cache = plan_cache(settings, model, draft, limit, adapters)
     config = engine_config(settings, model, tokenizer, threads, cache, limit)
     session = Session(
@@ -75,7 +81,10 @@ def make_engine(
         guesses = _run_draft(draft, threads, config)
     elif model.config.has_mtp:
         guesses = PredictionHead(session, config)
-    return Engine(session, config, Metrics(facts), guesses)
+    tower = None
+    if sees and model.tower is not None:
+        tower = Tower(model.tower, threads=threads)
+    return Engine(session, config, Metrics(facts), guesses, tower, settings.image_cache_memory)
 
 
 @dataclass(frozen=True, slots=True)

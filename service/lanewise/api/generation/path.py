@@ -60,7 +60,7 @@ async def count(
     try:
         call, _ = await _read(request, state, lambda _: dialect)
         find_adapter(call.ask.model, state)
-        rendered = await render(call, Bounds(room=call.hold))
+        rendered = await render(call, Bounds(room=call.hold), wants_pixels=False)
     except ApiError as error:
         return dialect.errors.response(error)
     n_tokens = sum(len(prompt.ids) for prompt in rendered.prompts)

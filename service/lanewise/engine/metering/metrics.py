@@ -351,6 +351,18 @@ class Metrics:
             "result",
             SANDBOX_RESULTS,
         )
+        self.image_views = self._counters(
+            "lanewise_image_views",
+            "Images, or tiles of them, that a sequence needed rows of, by whence these came.",
+            "result",
+            ("computed", "cached"),
+        )
+        self.image_tokens = self._counter(
+            "lanewise_image_tokens", "Rows for prompts that were made of images."
+        )
+        self.image_seconds = self._counter(
+            "lanewise_image_seconds", "Time that was spent on making them; a part of the busy time."
+        )
         self.sandbox_images = self._counters(
             "lanewise_sandbox_images",
             "Images decoded and prepared in the sandbox, by how that ended.",

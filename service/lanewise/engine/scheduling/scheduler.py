@@ -12,6 +12,7 @@ from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import states_for
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
+from lanewise.engine.scheduling.sight import Sight
 from lanewise.engine.scheduling.suspects import Suspects
 from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
@@ -43,11 +44,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: SchedulerConfig, pool: BlockPool, pacer: Pacer | None = None
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        pacer: Pacer | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
         self._pacer = pacer
+        self._sight = sight
         self._windows = config.kv_windows
         self.states = states_for(config)
         self._suspects = Suspects()
@@ -84,6 +90,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._has_changed = True
         self._suspects.leave(sequence)
+        if self._sight is not None:
+            self._sight.leave(sequence)
         self._shares.leave(sequence)
         sequence.state = State.FINISHED
 
@@ -204,9 +212,10 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether the next step can be planned while one runs.
 
-        Only if no sequence may have to be preempted and none is suspected of a failure.
+        Only if no sequence may have to be preempted, none is suspected of a failure and none waits
+        for rows of pictures, which are made between steps.
         """
-        if self._suspects:
+        if self._suspects or (self._sight is not None and self._sight.is_working):
             return False
         n_groups = self.blocks.n_groups
         wanted = sum(
@@ -280,6 +289,8 @@ class Scheduler:
                     self.states.drop(turn)
                     continue
             self._note_share(turn, end)
+            if sequence.rows:
+                sequence.forget_rows(end)
             self.blocks.note_computed(sequence, end)
             self.states.note_computed(turn, end)
             self._suspects.note_computed(sequence, end)
@@ -354,7 +365,8 @@ class Scheduler:
         self.waiting.put_back(sequence)
         prefix = self.blocks.find_prefix(sequence)
         victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
-        if victims:
+        # Of its prefix those that give way may hold blocks.
+        if victims and self._has_rows(sequence, 0):
             return sequence, victims
         self._has_changed = False
         self._look_again_at = n_steps + STEPS_OF_RIGHT
@@ -403,6 +415,11 @@ class Scheduler:
             if self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
                 passed.append(sequence)
                 break
+            if not self._has_rows(sequence, prefix.n_cached):
+                passed.append(sequence)
+                if len(passed) > MAX_PASSED:
+                    break
+                continue
             self._start(sequence, prefix)
             admitted.append(sequence)
             self._pace(budget, sequence)
@@ -410,6 +427,12 @@ class Scheduler:
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
+
+    def _has_rows(self, sequence: Scheduled, n_cached: int) -> bool:
+        """Whether all pictures behind a sequence's first tokens have been seen by a tower."""
+        if self._sight is None or not sequence.request.pictures:
+            return True
+        return self._sight.is_ready(sequence, n_cached)
 
     def _start(self, sequence: Scheduled, prefix: Prefix) -> None:
         self._shares.note_started(sequence)

@@ -61,7 +61,7 @@ class Stepper:
         self._speculator = speculator
         self._in_flight: StepInFlight | None = None  # begun ahead
         self._last_native = (0.0, 0.0)  # clock and native seconds at the end of the last call
-        self._last_s = 0.0  # duration of the last step
+        self.last_s = 0.0  # duration of the last step
         self._not_begun = ""  # the last error of a step that could not be begun ahead
         self.began: float | None = None  # start of the running step, by time.monotonic()
 
@@ -118,7 +118,7 @@ class Stepper:
         """The runner if a step can be begun ahead now; None if it must wait."""
         if self._ahead is None or not self._scheduler.can_plan_ahead:
             return None
-        if self._last_s < self._min_ahead_s or self._is_own(step):
+        if self.last_s < self._min_ahead_s or self._is_own(step):
             return None
         if self._speculator is not None and self._speculator.wants(step, self._guesser_of):
             return None
@@ -170,7 +170,7 @@ class Stepper:
         if last_ended:
             self._tally.note_gap(max(0.0, finished.began - last_ended))
         self._last_native = (finished.ended, self._runner.counters().native_seconds)
-        seconds = self._last_s = finished.ended - finished.began
+        seconds = self.last_s = finished.ended - finished.began
         if self._pacer is not None:
             self._pacer.cost.learn(in_flight.work, seconds)
         self._tally.note_step(in_flight.n_rows)
@@ -281,9 +281,9 @@ class Stepper:
             if self._speculator is not None:
                 self._speculator.note_wait(len(batch.token_ids), gap_s)
         self._last_native = (ended, native)
-        self._last_s = ended - native_began
+        self.last_s = ended - native_began
         if self._pacer is not None:
-            self._pacer.cost.learn(self._scheduler.work_of(step.turns), self._last_s)
+            self._pacer.cost.learn(self._scheduler.work_of(step.turns), self.last_s)
         return results_of(step, sampled), len(batch.token_ids)
 
     def _guesser_of(self, sequence: Scheduled) -> Guesser | None:

@@ -37,6 +37,11 @@ class Idefics3:
     n_tokens: int  # of a tile
     placeholder: str
 
+    @property
+    def mark(self) -> str:
+        """The same token."""
+        return self.placeholder
+
     def layout(self, size: Size, detail: Detail) -> Layout:
         """Tiles and the whole; with little detail only the whole."""
         first = _longest_edge(size, self.longest)

@@ -59,7 +59,13 @@ class Layout:
 class Family(Protocol):
     """What a family does with images."""
 
-    resample: int  # a filter of Pillow's
+    @property
+    def resample(self) -> int:
+        """A filter of Pillow's."""
+
+    @property
+    def mark(self) -> str:
+        """What a chat template writes for an image."""
 
     def layout(self, size: Size, detail: Detail) -> Layout:
         """What the tower sees of an image; ImageError if it is of no size that it takes."""

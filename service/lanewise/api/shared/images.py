@@ -1,0 +1,138 @@
+"""Images of requests for a model that sees: from what clients send to what the engine gets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lanewise.api.conversations import ImagePart, Message
+from lanewise.api.errors import BadRequestError, UnavailableError
+from lanewise.api.http.limits import Hold
+from lanewise.api.observing.caller import Caller
+from lanewise.api.shared.image_data import DATA, bytes_of_url
+from lanewise.api.shared.workers import Workers
+from lanewise.engine.base.picture import Picture, Span
+from lanewise.sandbox.images import ImageService, ReadImage
+from lanewise.sandbox.lane import SandboxError
+from lanewise.text.images.layouts import ImageError
+
+TEXT_ONLY = "this model reads text only"
+# What of a part says where the image is; its type is what a model without a tower cannot read.
+SOURCE = re.compile(r"\.(image_url(\.url)?|source)$")
+SEEING = ("user", "tool", "function")  # roles
+RETRY_AFTER_S = 5
+Images = Mapping[int, ReadImage]  # by the identity of the part of a message that brought it
+NO_IMAGES: Images = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eyes:
+    """What a model that sees needs of the server."""
+
+    service: ImageService
+    written_as: str  # by the chat template, for an image
+    placeholder: int  # the token that rows stand for
+    max_images: int
+    max_bytes: int  # of an image as it is sent
+
+    async def read(
+        self,
+        messages: Sequence[Message],
+        param: str,
+        caller: Caller,
+        workers: Workers,
+        *,
+        wants_pixels: bool,
+    ) -> Images:
+        """The images of a conversation; BadRequestError names the place of the one at fault."""
+        parts = list(placed(messages, param))
+        for i, message in enumerate(messages):
+            if message.images and message.role not in SEEING:
+                raise BadRequestError(
+                    f"{param}[{i}].content: images of role {message.role}; accepted: those of user,"
+                    " and results of tools",
+                    param=f"{param}[{i}].content",
+                )
+        if len(parts) > self.max_images:
+            raise BadRequestError(
+                f"{param}: {len(parts)} images are too many; accepted: at most {self.max_images}"
+                " (max_images)",
+                param=param,
+            )
+        found: dict[int, ReadImage] = {}
+        for place, part in parts:
+            found[id(part)] = await self._read(place, part, caller, workers, wants_pixels)
+        return found
+
+    async def _read(
+        self, place: str, part: ImagePart, caller: Caller, workers: Workers, wants_pixels: bool
+    ) -> ReadImage:
+        try:
+            with caller.hold.passing(min(len(part.url), self.max_bytes)):
+                data = await workers.read(len(part.url), lambda: self._bytes_of(part.url))
+                image = await self.service.read(
+                    data, part.detail, caller.number, wants_pixels=wants_pixels
+                )
+            _keep(image, caller.hold)
+        except ImageError as error:
+            raise BadRequestError(f"{place}: {error}", param=place, code=error.code) from None
+        except SandboxError as error:
+            headers = {"retry-after": str(RETRY_AFTER_S)}
+            raise UnavailableError(f"{place}: {error}", param=place, headers=headers) from None
+        for note in image.notes:
+            caller.tell(f"{place}: {note}")
+        return image
+
+    def _bytes_of(self, url: str) -> bytes:
+        if url[: len(DATA)].lower() != DATA:
+            raise ImageError(
+                "invalid_image_url", "accepted: data: URLs; this server fetches no images"
+            )
+        return bytes_of_url(url, self.max_bytes)
+
+    def spans(self, ids: list[int], images: Sequence[ReadImage]) -> tuple[list[int], list[Span]]:
+        """A prompt with a run of placeholders for each view of its images, and where these are.
+
+        ``ids`` has one for each. ValueError if there are more or fewer: the text was cut.
+        """
+        views = [view for image in images for view in image.views]
+        longer: list[int] = []
+        spans: list[Span] = []
+        left = iter(views)
+        for token in ids:
+            if token != self.placeholder:
+                longer.append(token)
+                continue
+            view = next(left, None)
+            if view is None:
+                raise ValueError("more placeholders than views")
+            picture = Picture(view.digest, view.width, view.height, view.n_tokens, view.pixels)
+            spans.append(Span(len(longer), picture))
+            longer += [token] * view.n_tokens
+        if len(spans) < len(views):
+            raise ValueError("fewer placeholders than views")
+        return longer, spans
+
+
+def _keep(image: ReadImage, hold: Hold) -> None:
+    hold.keep(sum(len(view.pixels) for view in image.views))
+
+
+def placed(messages: Sequence[Message], param: str) -> list[tuple[str, ImagePart]]:
+    """The images of messages, each with what its client calls it."""
+    return [
+        (part.place or _place(f"{param}[{i}].content[{at}]", part), part)
+        for i, message in enumerate(messages)
+        for at, part in message.images
+    ]
+
+
+def _place(where: str, part: ImagePart) -> str:
+    return f"{where}.image_url" + ("" if isinstance(part.image_url, str) else ".url")
+
+
+def refuse_images(messages: Sequence[Message], param: str) -> None:
+    """BadRequestError if there are images, for a model without a tower."""
+    for i, message in enumerate(messages):
+        for at, part in message.images:
+            place = SOURCE.sub(".type", part.place or _place(f"{param}[{i}].content[{at}]", part))
+            raise BadRequestError(f"{place}: {TEXT_ONLY}; accepted: text", param=place)
