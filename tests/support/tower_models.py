@@ -67,12 +67,146 @@ CASES: dict[str, Config] = {
         "image_token_id": IMAGE,
     },
 }
+CASES["gemma3"] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "sliding_window": 16,
+        "query_pre_attn_scalar": 16,
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "image_size": 32,
+        "patch_size": 4,
+        "vision_use_head": False,
+    },
+    "mm_tokens_per_image": 4,
+    "image_token_index": IMAGE,
+    "boi_token_index": 251,
+    "eoi_token_index": 252,
+}
+CASES["qwen3_5"] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "model_type": "qwen3_5",
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 256,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [4, 2, 2],
+            "mrope_interleaved": True,
+        },
+    },
+    "vision_config": {
+        "depth": 3,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_heads": 3,
+        "patch_size": 4,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 36,
+    },
+    "image_token_id": IMAGE,
+    "video_token_id": 251,
+    "vision_start_token_id": 252,
+    "vision_end_token_id": 253,
+}
+CASES["lfm2_vl"] = {
+    "architectures": ["Lfm2VlForConditionalGeneration"],
+    "model_type": "lfm2_vl",
+    "text_config": {
+        "model_type": "lfm2",
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+        "max_position_embeddings": 256,
+    },
+    "vision_config": {
+        "model_type": "siglip2_vision_model",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "patch_size": 4,
+        "num_patches": 36,
+        "vision_use_head": False,
+    },
+    "projector_hidden_size": 72,
+    "downsample_factor": 2,
+    "image_token_id": IMAGE,
+}
+CASES["mistral3"] = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "model_type": "mistral3",
+    "text_config": {
+        "model_type": "mistral",
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-3,  # so that the projector's norm differs from the tower's
+    },
+    "vision_config": {
+        "model_type": "pixtral",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "head_dim": 16,
+        "patch_size": 4,
+        "image_size": 64,
+        "hidden_act": "silu",
+    },
+    "spatial_merge_size": 2,
+    "image_token_index": IMAGE,
+}
 # Height and width of the pictures of a case, in the order in which a text has them.
 SIZES: dict[str, list[tuple[int, int]]] = {
     "idefics3": [(32, 32)] * 3,
     "smolvlm": [(54, 54)] * 3,
+    "gemma3": [(32, 32)] * 3,
+    "qwen3_5": [(32, 40), (8, 48), (8, 8)],
+    "lfm2_vl": [(24, 40), (32, 16), (8, 8)],
+    "mistral3": [(24, 40), (8, 48), (16, 8)],
 }
-TEXT_BEFORE = (5, 3, 0)  # tokens before each picture
+TEXT_BEFORE = (5, 3, 2)  # tokens before each picture; two side by side would be one to some
 TEXT_AFTER = 9
 
 
@@ -110,3 +244,17 @@ def prompt_with(rows: list[int]) -> tuple[list[int], list[int]]:
         firsts.append(len(ids))
         ids += [IMAGE] * count
     return [*ids, *((53 * i) % 200 + 2 for i in range(TEXT_AFTER))], firsts
+
+
+def positions_with(firsts: list[int], grids: list[tuple[int, int]], n: int) -> NDArray[np.uint32]:
+    """Return the three positions of ``n`` tokens, of which pictures have grids of rows."""
+    found, at, token = np.zeros((3, n), np.uint32), 0, 0
+    for first, (height, width) in zip(firsts, grids, strict=True):
+        before = first - token
+        found[:, token:first] = at + np.arange(before)
+        at, token = at + before, first + height * width
+        y, x = np.indices((height, width))
+        found[:, first:token] = [np.full(y.size, at), at + y.ravel(), at + x.ravel()]
+        at += max(height, width)
+    found[:, token:] = at + np.arange(n - token)
+    return found

@@ -82,6 +82,7 @@ typedef struct lw_norm {
     float scale;
     bool replaces;
     const float* of;  // rows to normalize; NULL: the residual stream
+    float eps;        // 0: the model's
 } lw_norm;
 
 // The norm before a layer's mixers, with the order of their inputs. The norm before the layer's FFN.

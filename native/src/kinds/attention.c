@@ -66,7 +66,11 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "alibi", c->alibi, 0, 2));
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, 2));
+    if (c->both_ways > 0 && (c->both_ways == 2) == (model->pooled != 0))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %sboth_ways is %u, must be 0 or %d", at.text, c->both_ways,
+                       model->pooled ? 1 : 2);
+    if (c->both_ways == 2) LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, 0));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "values_are_keys", c->values_are_keys));

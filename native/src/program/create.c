@@ -17,6 +17,11 @@ static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
     if (out->frequencies == NULL) return false;
     const double log_theta = lw_log(rope->theta);
     for (uint32_t i = 0; i < half; ++i) {
+        out->axes[i] = rope->axes != NULL ? (uint8_t)rope->axes[i] : 0;
+        if (rope->frequencies != NULL) {
+            out->frequencies[i] = rope->frequencies[i];
+            continue;
+        }
         const float frequency = (float)lw_exp(-(2.0 * i / rope->rotated) * log_theta);
         out->frequencies[i] = rope->factors ? frequency / rope->factors[i] : frequency;
     }

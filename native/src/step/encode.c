@@ -5,7 +5,8 @@
 #include "step/run.h"
 
 uint32_t lw_model_dims(const lw_model* model) {
-    return model != NULL && model->config.pooled ? lw_dense_inputs(model, model->config.n_dense) : 0;
+    if (model == NULL || !model->config.pooled) return 0;
+    return (1 + model->config.patches.n_taps) * lw_dense_inputs(model, model->config.n_dense);
 }
 
 static lw_status check_text(const lw_session* s, const lw_texts* texts, uint32_t t) {

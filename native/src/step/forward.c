@@ -8,17 +8,26 @@
 #include "status.h"
 #include "step/run.h"
 
-static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
+void lw_fill_angles(lw_worker* w, size_t row, const uint32_t at[LW_AXES]) {
     for (uint32_t rope = 0; rope < w->c->n_ropes; ++rope) {
         const lw_angles* angles = &w->model->ropes[rope];
         const size_t half = angles->rotated / 2;
         for (size_t i = 0; i < half; ++i) {
             double sine, cosine;
-            lw_sincos((double)position * (double)angles->frequencies[i], &sine, &cosine);
+            lw_sincos((double)at[angles->axes[i]] * (double)angles->frequencies[i], &sine, &cosine);
             w->b->cosine[rope][row * half + i] = (float)cosine * angles->scale;
             w->b->sine[rope][row * half + i] = (float)sine * angles->scale;
         }
     }
+}
+
+static void fill_angles(lw_worker* w, size_t row) {
+    const lw_batch* batch = w->step->batch;
+    const size_t tokens = batch->query_start[batch->n_seqs];
+    uint32_t at[LW_AXES];
+    for (size_t axis = 0; axis < LW_AXES; ++axis)
+        at[axis] = batch->positions != NULL ? batch->positions[axis * tokens + row] : w->b->position[row];
+    lw_fill_angles(w, row, at);
 }
 
 // Adds the embedding of the token type, then the embedding of the position.
@@ -51,7 +60,7 @@ static void embed(lw_worker* w) {
         float* x = w->b->x + row * hidden;
         embed_row(w, row, x);
         add_embeddings(w, row, x);
-        fill_angles(w, row, w->b->position[row]);
+        fill_angles(w, row);
         lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.angles, 0);
     }
     lw_end_phase(w, LW_OP_EMBED);
@@ -78,7 +87,7 @@ static void finish_logits(lw_worker* w) {
 
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL};
+    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL, 0};
     if (w->step->batch->runs != LW_RUN_MODEL) by.weight = lw_model_mtp(w->model)->mtp_norm;
     const lw_activations x = lw_normalize(w, LW_OP_OUTPUT_NORM, by, lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
@@ -105,12 +114,26 @@ void lw_run_parts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
 }
 
+// A phase: adds part 1 + i of the rows that are given to x.
+static void add_taps(lw_worker* w, uint32_t i) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        const float* given = w->step->batch->rows[row];
+        if (given == NULL) continue;
+        lw_add_vector(w->b->x + row * hidden, given + (1 + i) * hidden, hidden);
+        lw_charge_row(w, LW_OP_COMBINE, 3 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
+}
+
 static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
         if (lw_mixes(&layer->config)) lw_mix(w, layer, i);
         if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
         lw_run_parts(w, layer, i);
+        if (i < w->c->n_taps && w->step->batch->rows != NULL) add_taps(w, i);
     }
 }
 

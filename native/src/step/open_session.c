@@ -37,7 +37,7 @@ static void widen(lw_session* s) {
         lw_widen(&widths->input, lw_patch_inputs(c));
         lw_widen(&widths->inner, lw_patch_inputs(c));
     }
-    widths->scratch = c->hidden_size * sizeof(float);  // a row before it is put in order
+    widths->scratch = 2 * c->hidden_size * sizeof(float);  // a row before it is put in order, sums of rows
     for (uint32_t i = 0; i < c->n_layers; ++i)
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
             if (lw_kinds[kind]->widen != NULL && lw_has_kind(s->model, &s->model->layers[i], kind))

@@ -2,6 +2,9 @@
 // first rows; for each layer the keys and values, then the rest; the heads. So keys and values of one layer of all
 // patches are there before any of them is attended to. A unit is one parallel region, and what later units need lies in
 // lw_seeing and the cache.
+#include <math.h>
+#include <string.h>
+
 #include "kinds/attend.h"
 #include "status.h"
 #include "step/run.h"
@@ -44,8 +47,71 @@ static lw_activations read_patches(lw_worker* w) {
     return out;
 }
 
+// The rows of a table of `side` rows on one axis that patch `i` of `n` lies between, and how near to the second.
+static float between(size_t i, size_t n, size_t side, size_t* low, size_t* high) {
+    const double at = n > 1 ? (double)(i * (side - 1)) / (double)(n - 1) : 0;
+    *low = (size_t)at;
+    *high = *low + 1 < side ? *low + 1 : *low;
+    return (float)(at - (double)*low);
+}
+
+// The weight of row `at` of `side` rows on one axis for patch `i` of `n`, and of which rows there is any.
+static float around(size_t at, size_t i, size_t n, size_t side) {
+    const double step = (double)side / (double)n, reach = step > 1 ? step : 1;
+    const double distance = fabs((double)at - (((double)i + 0.5) * step - 0.5)) / reach;
+    return distance < 1 ? (float)(1 - distance) : 0;
+}
+
+static float all_around(size_t i, size_t n, size_t side) {
+    float sum = 0;
+    for (size_t at = 0; at < side; ++at) sum += around(at, i, n, side);
+    return sum;
+}
+
+// Adds the resampled row of positions of the patch in row y and column x. `down` and `across` count patches.
+static void add_resampled(const lw_worker* w, size_t y, size_t x, size_t down, size_t across, float* to) {
+    const size_t hidden = w->c->hidden_size, side = (size_t)sqrt((double)w->c->n_positions);
+    float *row = w->scratch, *sum = row + hidden;
+    const float all = all_around(y, down, side) * all_around(x, across, side);
+    memset(sum, 0, hidden * sizeof(float));
+    for (size_t i = 0; i < side * side; ++i) {
+        const float weight = around(i / side, y, down, side) * around(i % side, x, across, side) / all;
+        if (weight == 0) continue;
+        lw_unpack_row(&w->model->position_embedding, i, row);
+        for (size_t k = 0; k < hidden; ++k) sum[k] = fmaf(weight, row[k], sum[k]);
+    }
+    lw_add_vector(to, sum, hidden);
+}
+
+// Adds the row of positions of the patch in row y and column x of the picture.
+static void add_position(const lw_worker* w, size_t y, size_t x, float* to) {
+    const lw_picture* picture = &w->s->seeing.picture;
+    const size_t hidden = w->c->hidden_size, patch = w->c->patches.side, across = picture->width / patch;
+    const lw_matrix* table = &w->model->position_embedding;
+    float *row = w->scratch, *sum = row + hidden;
+    if (w->c->patches.positions == LW_POSITIONS_SQUARE) {
+        lw_unpack_row(table, y * across + x, row);
+        lw_add_vector(to, row, hidden);
+        return;
+    }
+    if (w->c->patches.positions == LW_POSITIONS_RESAMPLED) {
+        add_resampled(w, y, x, picture->height / patch, across, to);
+        return;
+    }
+    const size_t side = (size_t)sqrt((double)w->c->n_positions);
+    size_t ys[2], xs[2];
+    const float down = between(y, picture->height / patch, side, &ys[0], &ys[1]);
+    const float right = between(x, across, side, &xs[0], &xs[1]);
+    for (size_t i = 0; i < 4; ++i) {
+        const float weight = (i / 2 ? down : 1 - down) * (i % 2 ? right : 1 - right);
+        lw_unpack_row(table, ys[i / 2] * side + xs[i % 2], row);
+        for (size_t k = 0; k < hidden; ++k) sum[k] = i == 0 ? weight * row[k] : fmaf(weight, row[k], sum[k]);
+    }
+    lw_add_vector(to, sum, hidden);
+}
+
 static void embed_patches(lw_worker* w) {
-    const size_t hidden = w->c->hidden_size, across = w->s->seeing.picture.width / w->c->patches.side;
+    const size_t hidden = w->c->hidden_size;
     const lw_activations patches = read_patches(w);
     const lw_product product = lw_product_at(w, &w->model->patches, w->b->x, false);
     lw_multiply(w, LW_OP_EMBED, &product, 1, &patches);
@@ -53,12 +119,21 @@ static void embed_patches(lw_worker* w) {
     for (size_t row, y, x; lw_take_item(&items, &row);) {
         float* to = w->b->x + row * hidden;
         lw_add_vector(to, w->model->patches_bias, hidden);
-        if (w->c->n_positions > 0) {
-            patch_at(w, w->b->position[row], &y, &x);
-            lw_unpack_row(&w->model->position_embedding, y * across + x, w->scratch);
-            lw_add_vector(to, w->scratch, hidden);
-        }
+        patch_at(w, w->b->position[row], &y, &x);
+        if (w->c->n_positions > 0) add_position(w, y, x, to);
+        if (w->c->patches.norm) lw_normalize_row(w, to, to, w->model->patches_norm, NULL, hidden);
         lw_charge_row(w, LW_OP_EMBED, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_EMBED);
+}
+
+// A phase: RoPE angles of the patches, by row and column.
+static void turn_patches(lw_worker* w) {
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row, y, x; lw_take_item(&items, &row);) {
+        patch_at(w, w->b->position[row], &y, &x);
+        const uint32_t at[LW_AXES] = {(uint32_t)y, (uint32_t)x, 0};
+        lw_fill_angles(w, row, at);
     }
     lw_end_phase(w, LW_OP_EMBED);
 }
@@ -72,11 +147,14 @@ static void work(lw_worker* w) {
     } else if (stage == last_stage(w->c)) {
         lw_pool_texts(w);
     } else if (stage % 2 == 1) {
+        if (w->c->n_ropes > 0) turn_patches(w);
         lw_multiply_inputs(w, layer, index);
         lw_begin_attention(w, layer, index);
     } else {
         lw_end_attention(w, layer, index);
         lw_run_parts(w, layer, index);
+        for (uint32_t tap = 0; tap < w->c->patches.n_taps; ++tap)
+            if (w->c->patches.taps[tap] == index) lw_tap_rows(w, tap);
     }
 }
 
@@ -132,7 +210,8 @@ static lw_status check_picture(const lw_session* s, const lw_picture* picture) {
         n > held)
         return lw_fail(LW_ERR_ARGUMENT, "picture: %u x %u pixels, must be multiples of %u, and at most %u patches",
                        picture->height, picture->width, block, held);
-    if (c->n_positions > 0 && (picture->height != picture->width || n != c->n_positions))
+    const bool is_square = c->n_positions > 0 && c->patches.positions == LW_POSITIONS_SQUARE;
+    if (is_square && (picture->height != picture->width || n != c->n_positions))
         return lw_fail(LW_ERR_ARGUMENT, "picture: %u x %u pixels, must be a square of %u patches", picture->height,
                        picture->width, c->n_positions);
     return LW_OK;

@@ -23,6 +23,7 @@ from lanewise.runtime.sampling import (
 )
 
 RUN_MODEL, RUN_HEAD, RUN_HEAD_AGAIN = 0, 1, 2  # lw_runs
+AXES = 3  # LW_AXES
 
 
 @dataclass
@@ -56,6 +57,11 @@ class Batch:
     # (token, rows [n, hidden_size] of float32): they stand for the embeddings of n tokens from that
     # one of the batch on; the ids of these count for per-layer values only.
     rows: Sequence[tuple[int, Floats]] = ()
+    # [LW_AXES][tokens] positions for RoPE; None: each token's index in its sequence, on all axes.
+    positions: Uint32s | None = None
+    # Of each token how many of its sequence's first ones it sees in layers that see ahead; 0: those
+    # up to itself, else all those are in the batch or the cache. None: all are 0.
+    sees: Sequence[int] | Uint32s | None = None
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
 
 
@@ -212,6 +218,8 @@ class StepArrays:
         self._copy("logit_rows", batch.logit_rows)
         self._copy("table_rows", rows)
         self._write_rows(batch.rows, n_tokens)
+        self._write_array("positions", batch.positions, (AXES, n_tokens))
+        self._write_array("sees", batch.sees, (n_tokens,))
         self._write_guesses("guesses", batch.guesses, n_seqs)
         self._write_guesses("accepted", batch.accepted, n_seqs)
         if batch.adapters is not None or self.batch.adapters:
@@ -241,6 +249,17 @@ class StepArrays:
         pointers = self._ffi.from_buffer(places)
         self._owners.append(pointers)
         self.batch.rows = self._ffi.cast("const float* const*", pointers)
+
+    def _write_array(self, name: str, given: Any, shape: tuple[int, ...]) -> None:
+        if given is None:
+            setattr(self.batch, name, self._ffi.NULL)
+            return
+        array = np.ascontiguousarray(given, np.uint32)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}; accepted: {shape}")
+        pointer = self._ffi.from_buffer("uint32_t[]", array)
+        self._owners.append(pointer)
+        setattr(self.batch, name, pointer)
 
     def _write_guesses(self, name: str, counts: Sequence[int] | None, n_seqs: int) -> None:
         if counts is None or not self._has_states:

@@ -76,6 +76,11 @@ def held_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
     )
 
 
+def tower_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
+    """Bytes that the matrices of its tower take, if it has one, asked to be ``weights``."""
+    return 0 if checkpoint.tower is None else held_bytes(checkpoint.tower, weights)
+
+
 def held_size(tensor: Tensor, target: TensorType) -> int:
     """Bytes that a tensor takes in memory when it is held in type ``target``."""
     if target is tensor.type:

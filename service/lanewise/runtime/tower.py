@@ -13,6 +13,7 @@ from lanewise.runtime.sampling import Floats
 
 Pixels = npt.NDArray[np.uint8]  # [height][width][3]
 BLOCK_PATCHES = 32  # LW_BLOCK_TOKENS
+FLOAT_BYTES = 4
 UNIT_PATCHES = 64  # of each thread, in one unit of work
 
 
@@ -21,6 +22,17 @@ def rows_of(config: ModelConfig, height: int, width: int) -> int:
     assert config.patches is not None
     side = config.patches.side * config.patches.merge
     return (height // side) * (width // side)
+
+
+def bytes_for(config: ModelConfig, n_patches: int, threads: int) -> int:
+    """About what a tower's session takes for pictures of up to so many patches, and its job."""
+    assert config.patches is not None
+    heads, ffn = config.heads, max(config.ffn_size(number) for number in range(config.n_layers))
+    queries, keys = heads.n_heads * heads.head_dim, heads.n_kv_heads * heads.head_dim
+    of_patch = config.hidden_size + queries + 2 * keys
+    widest = max(ffn, config.patches.inputs, config.hidden_size * config.patches.merge**2)
+    of_unit = 6 * config.hidden_size + 4 * queries + 6 * widest
+    return FLOAT_BYTES * (n_patches * of_patch + UNIT_PATCHES * threads * of_unit)
 
 
 class Tower(NativeSession):
@@ -143,8 +155,9 @@ def _check(part: Pixels, number: int, config: ModelConfig, max_patches: int) -> 
             f"part {number} has {height} x {width} pixels; accepted: multiples of {block}, with at"
             f" most {max_patches} patches of {side} x {side}"
         )
-    square = config.context_length if config.learned_positions else patches
-    if patches != square or (config.learned_positions and height != width):
+    square = config.n_positions
+    is_square = square > 0 and config.patches.positions == "square"
+    if is_square and (patches != square or height != width):
         raise ValueError(
             f"part {number} has {height} x {width} pixels; accepted: a square of {square} patches"
         )

@@ -8,6 +8,7 @@ GROUPS = {
     "model": (
         *("models", "models_dir", "served_model_name", "chat_template", "generation_config"),
         *("weights", "load", "kv_cache_dtype", "max_model_len", "hf_overrides"),
+        *("mmproj", "tower_weights"),
     ),
     "machine": (
         *("threads", "isa", "cpu_pinning", "numa", "autotune", "decode_threads"),

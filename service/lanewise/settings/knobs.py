@@ -329,6 +329,18 @@ class Settings(ModelSettings):
     chat_template: str | None = knob(
         None, TEXT, "file with a jinja chat template to use instead of the model's"
     )
+    mmproj: str | None = knob(
+        None,
+        TEXT,
+        "mmproj file of a GGUF model, with what makes it see pictures; looked for beside the model"
+        " when not given",
+    )
+    tower_weights: str | None = knob(
+        None,
+        choice("q8_0"),
+        "type to hold the matrices in that read pictures, quantized while loading; the file's when"
+        " not given",
+    )
     hf_overrides: Mapping[str, object] | None = knob(
         None,
         HF_OVERRIDES,

@@ -123,6 +123,10 @@ class Role(IntEnum):
     # Of a tower.
     PATCHES = 83  # (hidden_size, Patches.inputs)
     PATCHES_BIAS = 84
+    PATCHES_NORM = 85
+    # The layer number is that of the dense head.
+    DENSE_INPUT_NORM = 86
+    DENSE_INPUT_NORM_BIAS = 87
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,9 @@ def text_fields(config: Fields) -> Fields:
     if not isinstance(text, Mapping):
         raise config.fail("text_config", "an object")
     tied = config.raw("tie_word_embeddings")
-    values = {"tie_word_embeddings": True if tied is None else tied} | dict(text)
+    values = {"tie_word_embeddings": True} | dict(text)
+    if tied is not None:  # it is the whole model that ties its head
+        values["tie_word_embeddings"] = tied
     if values.get("model_type") is None:
         values["model_type"] = DEFAULT_TYPES.get(config.text("model_type"))
     return Fields(values, f"{config.source}: text_config")

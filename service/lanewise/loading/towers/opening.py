@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF, HF
+from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.base.sources import Sources
 from lanewise.loading.base.vision import VisionFacts
 from lanewise.loading.files.gguf import GgufFile, read_sources
@@ -39,7 +42,7 @@ def add_hf_tower(opened: Checkpoint, config: Fields, sources: Sources) -> None:
     for name, tensor in sources.items():
         if (plain := name.removeprefix("model.")).startswith(tower.tensors):
             found[plain] = tensor
-    if not found:
+    if not any(name.startswith(tower.tensors[0]) for name in found):
         return
     if not isinstance(vision, Mapping):
         raise config.fail("vision_config", "an object")
@@ -47,14 +50,43 @@ def add_hf_tower(opened: Checkpoint, config: Fields, sources: Sources) -> None:
     check_pixels(Fields(preprocessor, f"{opened.path / PREPROCESSOR}"))
     outer = {name: config.raw(name) for name in tower.outer if name in config.values}
     statistics = {name: preprocessor.get(name, tower.preprocessor[name]) for name in STATISTICS}
-    known = outer | statistics | {"text_width": opened.config.hidden_size}
+    text_is = {"text_width": opened.config.hidden_size, "text_eps": opened.config.rms_norm_eps}
+    known = outer | statistics | text_is
     meanings = {**tower.defaults, **tower.outer}
-    file = TowerFile({**vision, **known}, f"{config.source}: vision_config", meanings, HF)
+    file = TowerFile({**vision, **known}, f"{config.source}: vision_config", meanings, HF, found)
     token = next(
         (config.integer(name, least=0) for name in IMAGE_TOKENS if config.is_set(name)), None
     )
+    text = config.raw("text_config")
+    sections = sections_of_text(text if isinstance(text, Mapping) else {})
+    opened.config = text_beside(tower, opened.config, sections, config.source)
     _add(opened, tower, file, found, token, {**tower.preprocessor, **preprocessor})
+    opened.vision = replace(opened.vision, family=config.text("model_type"))
     refuse_unknown_config(file, ("model_type", "num_channels"))
+
+
+def sections_of_text(text: Mapping[str, Any]) -> Any:
+    """Return how many pairs of a text_config turn by each axis; None if it does not say."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = text.get(name)
+        if isinstance(rope, Mapping) and "mrope_section" in rope:
+            return rope["mrope_section"]
+    return None
+
+
+def text_beside(tower: Tower, config: ModelConfig, sections: Any, source: str) -> ModelConfig:
+    """Return the language model as it is beside a tower."""
+    if tower.n_axes == 1:
+        return check_program(tower.text(config, ()), source)
+    numbers = [*(sections if isinstance(sections, list | tuple) else ())][: tower.n_axes]
+    half = config.ropes[0].rotated // 2 if config.ropes else 0
+    whole = len(numbers) == tower.n_axes and all(type(n) is int and n >= 0 for n in numbers)
+    if not whole or sum(numbers) != half:
+        raise ModelFileError(
+            f"{source}: {sections!r} pairs of RoPE turn by each of {tower.n_axes} positions;"
+            f" numbers that add up to {half} are needed"
+        )
+    return check_program(tower.text(config, numbers), source)
 
 
 STATISTICS = ("image_mean", "image_std")
@@ -102,17 +134,23 @@ def _add(
             f"{path}: its rows have {outputs} values; {opened.path} reads rows of"
             f" {opened.config.hidden_size}"
         )
+    if config.patches.taps:
+        text = replace(opened.config, n_taps=len(config.patches.taps))
+        opened.config = check_program(text, str(opened.path))
     named = Rearranged(sources, file.column)
+    interleaved = file.is_gguf and tower.gguf_interleaved_rope
     (tower.gguf_tensors if file.is_gguf else tower.hf_tensors)(named, config)
-    tensors = bind_tensors(config, named.out, file.column, False, str(path))
+    tensors = bind_tensors(config, named.out, file.column, interleaved, str(path))
     opened.tower = Checkpoint(path, opened.name, config, tensors, opened.tokenizer, close)
     opened.vision = VisionFacts(
         family=tower.names[0],
         patch_size=config.patches.side,
         merge=config.patches.merge,
-        image_size=file.square("image_size"),
+        image_size=config.patches.side * isqrt(config.n_positions),
         image_token_id=token,
         preprocessor=preprocessor,
+        n_axes=tower.n_axes,
+        both_ways=tower.both_ways,
     )
     opened.also_close(opened.tower.close)
 
@@ -156,19 +194,23 @@ def _add_mmproj(opened: Checkpoint, path: Path) -> None:
         if tower is None:
             accepted = ", ".join(known.projector for known in TOWERS)
             raise fields.fail("clip.projector_type", f"one of {accepted}")
-        clip = TowerFile(file.metadata | activation_of(fields), str(path), {}, GGUF)
+        more = activation_of(fields) | {"text_eps": opened.config.rms_norm_eps}
         sources = {
             name: tensor
             for name, tensor in read_sources([file]).items()
             if name.startswith(("v.", "mm."))
         }
-        preprocessor = tower.preprocessor | {
+        clip = TowerFile(file.metadata | more, str(path), {}, GGUF, sources)
+        preprocessor = dict(tower.preprocessor) | {
             name: clip.raw(name) for name in STATISTICS if clip.is_set(name)
         }
         if clip.is_set("preproc_image_size"):
             preprocessor["size"] = {"longest_edge": clip.integer("preproc_image_size")}
             preprocessor["max_image_size"] = {"longest_edge": clip.square("image_size")}
-        tokens = (opened.tokenizer.gguf or {}).get("tokenizer.ggml.tokens", [])
+        text = opened.tokenizer.gguf or {}
+        sections = text.get(f"{text.get('general.architecture')}.rope.dimension_sections")
+        opened.config = text_beside(tower, opened.config, sections, str(opened.path))
+        tokens = text.get("tokenizer.ggml.tokens", [])
         token = tokens.index(tower.image_token) if tower.image_token in tokens else None
         _add(opened, tower, clip, sources, token, preprocessor, lambda: close_all([file]), path)
     except BaseException:
@@ -176,7 +218,7 @@ def _add_mmproj(opened: Checkpoint, path: Path) -> None:
         raise
 
 
-def activation_of(fields: Fields) -> dict[str, str]:
+def activation_of(fields: Fields) -> dict[str, Any]:
     """Return the activation that an mmproj file asks for."""
     if fields.flag("clip.use_gelu", default=False):
         return {"hidden_act": "gelu_pytorch_tanh"}

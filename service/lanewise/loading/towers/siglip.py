@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
+from typing import Any
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
@@ -22,6 +24,7 @@ from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.tower import TowerFile, padded, side_in_patches
 
 MOST_LAYERS = 1000
+MOST_PATCHES = 1 << 16  # of one picture, where the file sets no bound
 DEFAULTS: Mapping[str, object] = {  # of its configs in transformers
     "hidden_size": 1152,
     "intermediate_size": 3072,
@@ -55,8 +58,13 @@ GGUF_LAYER = {
 }
 
 
-def siglip_model(file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...]) -> ModelConfig:
-    """Return the program of a tower for square pictures; ``dense`` makes rows of blocks."""
+def siglip_model(
+    file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...], **more: Any
+) -> ModelConfig:
+    """Return the program of a tower; ``dense`` makes rows of blocks.
+
+    ``more`` are fields of Patches; without positions among them pictures are squares.
+    """
     heads, hidden = file.integer("num_attention_heads"), file.integer("hidden_size")
     if hidden % heads:
         raise file.fail("num_attention_heads", f"a divisor of the hidden size {hidden}")
@@ -64,8 +72,8 @@ def siglip_model(file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...
         raise file.fail("num_channels", "3")
     if (n_layers := file.integer("num_hidden_layers")) > MOST_LAYERS:
         raise file.fail("num_hidden_layers", f"at most {MOST_LAYERS}")
-    side = side_in_patches(file)
-    if side % merge:
+    side = side_in_patches(file) if "positions" not in more else isqrt(positions_of(file))
+    if side % merge and "positions" not in more:
         raise file.fail("image_size", f"a multiple of {merge} patches")
     attention = Attention(
         heads, heads, hidden // heads, None, both_ways=True, qkv_bias=True, output_bias=True
@@ -77,7 +85,7 @@ def siglip_model(file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...
         architecture=name,
         hidden_size=hidden,
         vocab_size=0,
-        context_length=side**2,
+        context_length=side**2 if "positions" not in more else MOST_PATCHES,
         rms_norm_eps=round_to_f32(file.number("layer_norm_eps")),
         tied_embeddings=True,
         ropes=(),
@@ -86,14 +94,20 @@ def siglip_model(file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...
         norm_bias=True,
         pooling=Pooling("none", dense=dense),
         learned_positions=True,
+        n_positions=side**2,
         patches=Patches(
-            file.square("patch_size"),
-            merge,
-            True,
-            file.three("image_mean"),
-            file.three("image_std"),
+            *(file.square("patch_size"), merge, True),
+            *(file.three("image_mean"), file.three("image_std")),
+            **more,
         ),
     )
+
+
+def positions_of(file: TowerFile) -> int:
+    """Return the number of learned positions, those of a square, where pictures are none."""
+    if file.is_gguf:
+        return side_in_patches(file) ** 2
+    return file.integer("num_patches")
 
 
 def hf_siglip(tensors: Rearranged, config: ModelConfig, *prefixes: str) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from lanewise.loading.towers import idefics3
+from lanewise.loading.towers import gemma3, idefics3, lfm2_vl, mistral3, qwen3_5
 from lanewise.loading.towers.tower import Tower
 
-TOWERS: tuple[Tower, ...] = (idefics3.TOWER,)
+TOWERS: tuple[Tower, ...] = (
+    idefics3.TOWER,
+    gemma3.TOWER,
+    qwen3_5.TOWER,
+    lfm2_vl.TOWER,
+    mistral3.TOWER,
+)
 
 
 def hf_tower(model_type: str) -> Tower | None:
