@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from lanewise.sandbox.lane import SandboxError, pack_job
+from lanewise.sandbox.lane import Limits, SandboxError, pack_job
 from lanewise.sandbox.pool import Sandbox
 from lanewise.text.images.layouts import Detail, ImageError
+
+PREPARING = Limits(cpu_s=10.0, memory=512 << 20, answer=0)  # Pillow, of which nothing is a client's
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Seen:
     width: int
     height: int
     n_tokens: int
+    lines: int  # of placeholders, all of one length
     digest: bytes = b""  # of the pixels and of how they were made; empty where there are none
     pixels: bytes | memoryview = b""  # [height][width][3] bytes
 
@@ -53,7 +56,7 @@ class ImageService:
 
     async def prepare(self) -> None:
         """Have workers start with what reads images; SandboxError if that cannot be made."""
-        await self._sandbox.prepare(self._set_up, self._sandbox.images.limits)
+        await self._sandbox.prepare(self._set_up, PREPARING)
 
     async def read(
         self, data: bytes, detail: Detail, client: int, *, wants_pixels: bool
@@ -80,8 +83,8 @@ def _views(found: Mapping[str, Any]) -> list[Seen]:
         return [Seen(*shape) for shape in shapes]
     raw, first = memoryview(found["raw"]), 0
     views = []
-    for (width, height, n_tokens), digest in zip(shapes, found["digests"], strict=True):
-        end = first + 3 * width * height
-        views.append(Seen(width, height, n_tokens, bytes.fromhex(digest), raw[first:end]))
+    for shape, digest in zip(shapes, found["digests"], strict=True):
+        end = first + 3 * shape[0] * shape[1]
+        views.append(Seen(*shape, bytes.fromhex(digest), raw[first:end]))
         first = end
     return views

@@ -37,6 +37,15 @@ def make_eyes(
         logger.warning("images are refused: %s", error)
         return None
 
+    most = max(view.n_tokens for view in family.layout((1024, 1024), "high").views)
+    if vision.both_ways != "none" and most > settings.max_step_tokens:
+        logger.warning(
+            "images are refused: a step has all %d tokens of one; accepted: max_step_tokens from"
+            " that on, not %d",
+            *(most, settings.max_step_tokens),
+        )
+        return None
+
     def see(sandbox: Sandbox) -> Eyes:
         return Eyes(
             service=ImageService(sandbox, facts, placeholder, settings.max_image_pixels),

@@ -1,11 +1,12 @@
 """Makes the engine of a loaded model: how much KV cache, which limits, which session."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lanewise import __version__, host
 from lanewise.engine.base.adapters import Adapters
 from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.picture import PictureRules
 from lanewise.engine.base.window import Windows
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing.draft_model import Drafter, DraftModel
@@ -47,6 +48,9 @@ def make_engine(
     """
     cache = plan_cache(settings, model, draft, limit, adapters)
     config = engine_config(settings, model, tokenizer, threads, cache, limit)
+    if sees and model.vision is not None:
+        rules = PictureRules(model.vision.n_axes, see_ahead=model.vision.both_ways != "none")
+        config = replace(config, pictures=rules)
     session = Session(
         model,
         threads=threads,

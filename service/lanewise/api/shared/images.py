@@ -1,7 +1,7 @@
 """Images of requests for a model that sees: from what clients send to what the engine gets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lanewise.api.conversations import ImagePart, Message
@@ -11,7 +11,7 @@ from lanewise.api.observing.caller import Caller
 from lanewise.api.shared.image_data import DATA, bytes_of_url
 from lanewise.api.shared.workers import Workers
 from lanewise.engine.base.picture import Picture, Span
-from lanewise.sandbox.images import ImageService, ReadImage
+from lanewise.sandbox.images import ImageService, ReadImage, Seen
 from lanewise.sandbox.lane import SandboxError
 from lanewise.text.images.layouts import ImageError
 
@@ -90,27 +90,34 @@ class Eyes:
         return bytes_of_url(url, self.max_bytes)
 
     def spans(self, ids: list[int], images: Sequence[ReadImage]) -> tuple[list[int], list[Span]]:
-        """A prompt with a run of placeholders for each view of its images, and where these are.
+        """A prompt with a run of placeholders for each line of a view, and where these are.
 
-        ``ids`` has one for each. ValueError if there are more or fewer: the text was cut.
+        ``ids`` has one for each line. ValueError if there are more or fewer.
         """
-        views = [view for image in images for view in image.views]
+        lines = _lines([view for image in images for view in image.views])
         longer: list[int] = []
         spans: list[Span] = []
-        left = iter(views)
         for token in ids:
             if token != self.placeholder:
                 longer.append(token)
                 continue
-            view = next(left, None)
-            if view is None:
-                raise ValueError("more placeholders than views")
-            picture = Picture(view.digest, view.width, view.height, view.n_tokens, view.pixels)
-            spans.append(Span(len(longer), picture))
-            longer += [token] * view.n_tokens
-        if len(spans) < len(views):
-            raise ValueError("fewer placeholders than views")
+            picture, row, n_tokens = next(lines, (None, 0, 0))
+            if picture is None:
+                raise ValueError("more placeholders than lines of images")
+            spans.append(Span(len(longer), picture, row, n_tokens))
+            longer += [token] * n_tokens
+        if next(lines, None) is not None:
+            raise ValueError("fewer placeholders than lines of images")
         return longer, spans
+
+
+def _lines(views: Sequence[Seen]) -> Iterator[tuple[Picture, int, int]]:
+    """The lines of views: of which picture, from which row on, and how many."""
+    for view in views:
+        picture = Picture(view.digest, view.width, view.height, view.n_tokens, view.pixels)
+        length = view.n_tokens // view.lines
+        for line in range(view.lines):
+            yield picture, line * length, length
 
 
 def _keep(image: ReadImage, hold: Hold) -> None:

@@ -27,17 +27,30 @@ class Picture:
         return np.frombuffer(self.pixels, np.uint8).reshape(self.height, self.width, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class PictureRules:
+    """How a model reads pictures beside its rows."""
+
+    n_axes: int = 1  # positions of a token
+    see_ahead: bool = False  # tokens of a picture see all of it: they are in one step
+
+
+NO_RULES = PictureRules()
+
+
 @dataclass(frozen=True)
 class Span:
-    """The tokens of a prompt for which a picture's rows stand."""
+    """The tokens of a prompt for which rows of a picture stand, all or some."""
 
     first: int
     picture: Picture
+    row: int  # of the picture, for the first token
+    n_tokens: int
 
     @property
     def end(self) -> int:
         """The token behind the last."""
-        return self.first + self.picture.n_tokens
+        return self.first + self.n_tokens
 
     @cached_property
     def _name(self) -> int:
@@ -45,4 +58,4 @@ class Span:
 
     def name(self, place: int) -> int:
         """What tells the row at a place of the prompt from every token and every other row."""
-        return self._name | (place - self.first)
+        return self._name | (self.row + place - self.first)

@@ -136,7 +136,8 @@ class Scheduled:
         for number, span in enumerate(self.request.pictures):
             start, stop = max(first, span.first), min(end, span.end)
             if start < stop:
-                yield start, self.rows[number][start - span.first : stop - span.first]
+                skipped = span.row - span.first
+                yield start, self.rows[number][start + skipped : stop + skipped]
 
     def forget_rows(self, end: int) -> None:
         """Drop rows of pictures that end within the first ``end`` tokens."""

@@ -1,7 +1,7 @@
 """Decides how many tokens of each sequence the next step runs; knows token ids and no text."""
 
 from bisect import insort_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
@@ -54,6 +54,7 @@ class Scheduler:
         self._pool = pool
         self._pacer = pacer
         self._sight = sight
+        self.pictures = config.pictures
         self._windows = config.kv_windows
         self.states = states_for(config)
         self._suspects = Suspects()
@@ -99,7 +100,7 @@ class Scheduler:
         """The next step: decodes first, then prompts."""
         self._shares.note_step()
         cut = self._cut if self.states.exist else None
-        budget = Budget(self._config.max_step_tokens, self._config.max_step_logits, cut)
+        budget = self._budget(cut)
         preempted = self._make_room()
         if self._suspects and (suspect := self._suspects.next_alone(self.running)):
             return self._step_of(suspect, preempted)
@@ -153,10 +154,13 @@ class Scheduler:
 
     def _step_of(self, sequence: Scheduled, preempted: list[Scheduled]) -> Step:
         """A step of one sequence alone."""
-        config = self._config
-        budget = Budget(config.max_step_tokens, config.max_step_logits, self.states.cut)
+        budget = self._budget(self.states.cut)
         budget.spend_on(sequence)
         return Step(budget.turns, preempted)
+
+    def _budget(self, cut: Callable[[Scheduled, int], int] | None) -> Budget:
+        config, whole = self._config, self.pictures.see_ahead
+        return Budget(config.max_step_tokens, config.max_step_logits, cut, whole_pictures=whole)
 
     def _cut(self, sequence: Scheduled, count: int) -> int:
         """How many of its next ``count`` tokens a sequence with a state may run in this step."""
@@ -407,15 +411,11 @@ class Scheduler:
                 passed.append(sequence)
                 break
             prefix = self.blocks.find_prefix(sequence)
-            if prefix is None:
-                passed.append(sequence)
-                if len(passed) > MAX_PASSED:
-                    break
-                continue
-            if self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
+            lacks = prefix and self.blocks.n_lacking(sequence, prefix, len(self.running))
+            if lacks and lacks > self._pool.n_free:
                 passed.append(sequence)
                 break
-            if not self._has_rows(sequence, prefix.n_cached):
+            if prefix is None or not self._has_rows(sequence, prefix.n_cached):
                 passed.append(sequence)
                 if len(passed) > MAX_PASSED:
                     break

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.engine.base.picture import NO_RULES, PictureRules
 from lanewise.engine.base.sequence import Rows, Scheduled
 from lanewise.engine.base.step import Copies, Step, Turn
+from lanewise.engine.steps.picture_arrays import positions_of, sees_of
 from lanewise.engine.steps.tracking import Job
 from lanewise.runtime import Adapter, Batch, Draw, Sampled
 
@@ -16,6 +18,7 @@ def make_batch(
     block_tables: NDArray[np.uint32],
     jobs: Mapping[Scheduled, Job],
     copies: Copies,
+    pictures: PictureRules = NO_RULES,
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
 
@@ -66,6 +69,8 @@ def make_batch(
         adapters=_adapters_of(step),
         block_copies=copies.blocks,
         rows=rows,
+        positions=positions_of(step) if pictures.n_axes > 1 else None,
+        sees=sees_of(step) if pictures.see_ahead else None,
         state_copies=copies.states,
         guesses=guesses if any(guesses) else None,
         accepted=accepted if any(accepted) else None,

@@ -32,6 +32,7 @@ class View:
     resizes: tuple[Size, ...]
     n_tokens: int
     box: Box | None = None  # None: the whole
+    lines: int = 1  # into which its rows are split by other tokens, all of one length
 
     @property
     def size(self) -> Size:
@@ -71,7 +72,7 @@ class Family(Protocol):
         """What the tower sees of an image; ImageError if it is of no size that it takes."""
 
     def text(self, layout: Layout) -> str:
-        """What stands for the image in the prompt, with one placeholder for each view."""
+        """What stands for the image in the prompt, with one placeholder for each line of a view."""
 
 
 def resample_of(fields: dict[str, Any], default: int, where: str) -> int:

@@ -46,7 +46,7 @@ class ImageReader:
             "size": image.size,
             "tiles": (layout.rows, layout.columns),
             "text": self.family.text(layout),
-            "views": [(*view.size, view.n_tokens) for view in layout.views],
+            "views": [(*view.size, view.n_tokens, view.lines) for view in layout.views],
             "notes": notes,
         }
         if wants_pixels:
