@@ -13,7 +13,7 @@ from PIL import Image
 
 import topics
 from lanewise.text.images.families import family_of
-from lanewise.text.images.layouts import ImageError, Layout, PreprocessorError
+from lanewise.text.images.layouts import Family, ImageError, Layout, PreprocessorError
 from lanewise.text.images.reading import FIRST_ONLY, ImageReader
 from pictures import encoded, picture, png
 
@@ -35,13 +35,76 @@ def check(case: dict, preprocessor: dict) -> None:
     found = given.read(data, "auto", wants_pixels=True)
     assert list(found["tiles"]) == [case["rows"], case["columns"]]
     n_tiles, height, width, _ = case["shape"]
-    assert [view[:2] for view in found["views"]] == [(width, height)] * n_tiles
+    assert found["views"] == [(width, height, (height // 16) * (width // 16), 1)] * n_tiles
     assert hashlib.sha256(found["raw"]).hexdigest() == case["digest"], case
 
 
 @pytest.mark.parametrize("case", GOLDEN["idefics3"]["cases"], ids=lambda case: str(case["size"]))
 def test_tiles_and_pixels_are_those_of_transformers(case: dict) -> None:
     check(case, GOLDEN["idefics3"]["preprocessor"])
+
+
+def family_of_other(name: str, **preprocessor: object) -> Family:
+    facts = {"family": name, "patch_size": 4, "merge": 2, "image_size": 32}
+    return family_of(facts | {"preprocessor": preprocessor}, "<row>")
+
+
+def check_other(case: dict) -> None:
+    """One image of another family is what the reference made of it."""
+    preprocessor = GOLDEN["others"]["preprocessors"][case["family"]]
+    given = ImageReader(family_of_other(case["family"], **preprocessor), b"", 1 << 20)
+    data = encoded(picture(*case["size"], case["seed"]), "BMP")
+    if case["shape"] is None:
+        with pytest.raises(ImageError, match=r"at most \d+ times the other"):
+            given.read(data, "auto", wants_pixels=True)
+        return
+    found = given.read(data, "auto", wants_pixels=True)
+    height, width, _ = case["shape"]
+    ((*size, n_tokens, lines),) = found["views"]
+    assert size == [width, height]
+    assert n_tokens == (height // 8) * (width // 8)
+    assert lines == (height // 8 if case["family"] == "mistral3" else 1)
+    assert found["text"].count("<row>") == lines
+    assert hashlib.sha256(found["raw"]).hexdigest() == case["digest"], case
+
+
+@pytest.mark.parametrize(
+    "case", GOLDEN["others"]["cases"], ids=lambda case: f"{case['family']}-{case['size']}"
+)
+def test_pixels_of_other_families_are_those_of_transformers(case: dict) -> None:
+    check_other(case)
+
+
+def test_tiles_of_lfm2_are_those_of_the_nearest_shape() -> None:
+    family = family_of_other("lfm2_vl", tile_size=64, min_image_tokens=16, max_image_tokens=64)
+    small = family.layout((64, 64), "auto")
+    assert [view.size for view in small.views] == [(64, 64)]
+    assert family.text(small) == "<|image_start|><row><|image_end|>"
+    # Two tiles by two and three by three are of one shape; only the first are full enough.
+    square = family.layout((128, 128), "auto")
+    assert (square.rows, square.columns, len(square.views)) == (2, 2, 5)
+    larger = family.layout((144, 144), "auto")
+    assert (larger.rows, larger.columns) == (3, 3)
+    wide = family.layout((500, 90), "auto")
+    assert (wide.rows, wide.columns) == (1, 6)
+    assert wide.views[-1].n_tokens <= 64
+    text = family.text(wide)
+    assert text.startswith("<|image_start|><|img_row_1_col_1|><row><|img_row_1_col_2|><row>")
+    assert text.endswith("<|img_thumbnail|><row><|image_end|>")
+    assert len(family.layout((500, 90), "low").views) == 1
+    without = family_of_other("lfm2_vl", tile_size=64, use_thumbnail=False, max_image_tokens=64)
+    assert len(without.layout((500, 90), "auto").views) == 6
+
+
+def test_the_texts_of_other_families_have_a_placeholder_for_each_line() -> None:
+    gemma = family_of_other("gemma3")
+    rows = gemma.text(gemma.layout((5, 5), "auto"))
+    assert rows == "\n\n<start_of_image><row><end_of_image>\n\n"
+    mistral = family_of_other("mistral3", size={"longest_edge": 96})
+    lines = mistral.layout((24, 17), "auto")
+    assert mistral.text(lines) == "<row>[IMG_BREAK]<row>[IMG_BREAK]<row>[IMG_END]"
+    assert family_of_other("qwen3_5").mark == "<row>"
+    assert mistral.layout((960, 960), "low").n_tokens == 64
 
 
 def test_the_text_around_tiles_is_that_of_transformers() -> None:
@@ -64,6 +127,9 @@ def test_goldens_are_what_transformers_makes_now_and_so_are_others() -> None:
     for seed, size in enumerate(maker.sizes(200, 2)):
         case = maker.idefics3(size, seed, True)
         check({"size": size, "seed": seed, "splits": True, **case}, maker.IDEFICS3)
+    for family in maker.OTHERS:
+        for seed, size in enumerate(maker.sizes(100, 4)):
+            check_other(json.loads(json.dumps(maker.other(family, size, seed))))
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
@@ -181,7 +247,7 @@ def test_with_little_detail_there_is_one_tile() -> None:
     data = png(100, 40)
     many, one = (given.read(data, detail, wants_pixels=True) for detail in ("high", "low"))
     assert len(many["views"]) == 5 * 2 + 1
-    assert one["views"] == [(32, 32, 4)]
+    assert one["views"] == [(32, 32, 4, 1)]
     assert one["text"] == "<fake_token_around_image><global-img><image><fake_token_around_image>"
 
 
@@ -207,7 +273,7 @@ def test_digests_tell_pixels_and_models_apart() -> None:
 def test_what_the_files_of_a_model_must_not_say(fields: dict, said: str) -> None:
     with pytest.raises(PreprocessorError, match=said):
         family_of(IDEFICS3 | {"preprocessor": PLAIN | fields}, "<image>")
-    with pytest.raises(PreprocessorError, match=r"no_such_family.*accepted: idefics3, smolvlm"):
+    with pytest.raises(PreprocessorError, match=r"no_such_family.*accepted: gemma3, idefics3"):
         family_of(IDEFICS3 | {"family": "no_such_family"}, "<image>")
 
 
@@ -221,4 +287,4 @@ def test_mutated_files_are_read_or_refused() -> None:
         for at in range(seed % 7 + 1):
             data[(seed * 7919 + at * 104729) % len(data)] = (seed * 31 + at) % 256
         with contextlib.suppress(ImageError):
-            assert given.read(bytes(data), "auto", wants_pixels=True)["views"] == [(32, 32, 4)]
+            assert given.read(bytes(data), "auto", wants_pixels=True)["views"] == [(32, 32, 4, 1)]

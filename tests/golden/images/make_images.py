@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "support"))
@@ -19,6 +20,14 @@ sys.path.insert(0, str(HERE.parents[1] / "support"))
 from pictures import picture  # noqa: E402
 
 IDEFICS3 = {"size": {"longest_edge": 160}, "max_image_size": {"longest_edge": 32}}
+Pixels = NDArray[np.uint8]
+# Of these patches of 4 pixels are merged two by two.
+SIDE = 8
+OTHERS: dict[str, dict[str, Any]] = {
+    "gemma3": {"size": {"height": 32, "width": 32}},
+    "mistral3": {"size": {"longest_edge": 96}},
+    "qwen3_5": {"size": {"shortest_edge": 1024, "longest_edge": 16384}},
+}
 N_SIZES, MOST = 40, 420
 EDGES = [(1, 1), (1, 300), (300, 1), (32, 32), (31, 33), (160, 160), (161, 159), (199, 1), (2, 401)]
 
@@ -48,6 +57,52 @@ def idefics3(size: tuple[int, int], seed: int, splits: bool) -> dict[str, Any]:
     }
 
 
+def gemma3(size: tuple[int, int], seed: int) -> Pixels:
+    """One image as its processor makes it, before it becomes floats."""
+    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+    made = Gemma3ImageProcessorPil(**OTHERS["gemma3"])(
+        picture(*size, seed), do_rescale=False, do_normalize=False
+    )
+    return np.asarray(made["pixel_values"][0])
+
+
+def mistral3(size: tuple[int, int], seed: int) -> Pixels:
+    """The same of Pixtral's, whose patches are said as Mistral 3's processor says them: merged."""
+    from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
+
+    made = PixtralImageProcessorPil(
+        **OTHERS["mistral3"], patch_size={"height": SIDE, "width": SIDE}
+    )(picture(*size, seed), do_rescale=False, do_normalize=False)
+    return np.asarray(made["pixel_values"][0])
+
+
+def qwen3_5(size: tuple[int, int], seed: int) -> Pixels:
+    """The same of Qwen's, before it is cut to patches."""
+    from transformers.image_utils import SizeDict
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+        Qwen2VLImageProcessorPil,
+    )
+
+    image = np.asarray(picture(*size, seed)).transpose(2, 0, 1)
+    limits = SizeDict(**OTHERS["qwen3_5"]["size"])
+    processor = Qwen2VLImageProcessorPil()
+    return np.asarray(processor.resize(image, limits, processor.resample, factor=SIDE))
+
+
+def other(family: str, size: tuple[int, int], seed: int) -> dict[str, Any]:
+    """What one of these makes of an image; None in place of its shape: the image is refused."""
+    make = {"gemma3": gemma3, "mistral3": mistral3, "qwen3_5": qwen3_5}[family]
+    case: dict[str, Any] = {"family": family, "size": list(size), "seed": seed, "shape": None}
+    try:
+        pixels = np.ascontiguousarray(make(size, seed).transpose(1, 2, 0))
+    except ValueError:  # of a ratio
+        return case
+    assert pixels.dtype == np.uint8
+    digest = hashlib.sha256(pixels.tobytes()).hexdigest()
+    return case | {"shape": list(pixels.shape), "digest": digest}
+
+
 def text_of(rows: int, columns: int, n_tokens: int) -> str:
     """What its processor writes for one image."""
     from types import SimpleNamespace
@@ -73,7 +128,13 @@ def make() -> dict[str, Any]:
     texts = [
         [rows, columns, text_of(rows, columns, 3)] for rows, columns in [(0, 0), (1, 2), (4, 3)]
     ]
-    return {"idefics3": {"preprocessor": IDEFICS3, "cases": cases, "texts": texts}}
+    others = [
+        other(family, size, seed) for family in OTHERS for seed, size in enumerate(sizes(20, 3))
+    ]
+    return {
+        "idefics3": {"preprocessor": IDEFICS3, "cases": cases, "texts": texts},
+        "others": {"preprocessors": OTHERS, "cases": others},
+    }
 
 
 if __name__ == "__main__":

@@ -411,8 +411,7 @@ class Scheduler:
                 passed.append(sequence)
                 break
             prefix = self.blocks.find_prefix(sequence)
-            lacks = prefix and self.blocks.n_lacking(sequence, prefix, len(self.running))
-            if lacks and lacks > self._pool.n_free:
+            if prefix is not None and self._lacks_blocks(sequence, prefix):
                 passed.append(sequence)
                 break
             if prefix is None or not self._has_rows(sequence, prefix.n_cached):
@@ -427,6 +426,9 @@ class Scheduler:
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
+
+    def _lacks_blocks(self, sequence: Scheduled, prefix: Prefix) -> bool:
+        return self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free
 
     def _has_rows(self, sequence: Scheduled, n_cached: int) -> bool:
         """Whether all pictures behind a sequence's first tokens have been seen by a tower."""

@@ -9,6 +9,7 @@ from typing import Any
 from lanewise.text.images.layouts import (
     BICUBIC,
     Detail,
+    ImageError,
     Layout,
     Size,
     View,
@@ -31,12 +32,21 @@ class Pixtral:
     mark: str
 
     def layout(self, size: Size, detail: Detail) -> Layout:
-        """One view, never larger than the image but for whole blocks."""
+        """One view, never larger than the image but for whole blocks.
+
+        ImageError for an image of which nothing is left on one side.
+        """
         longest = min(self.longest, LOW_BLOCKS * self.block) if detail == "low" else self.longest
         width, height = size
         ratio = max(height / longest, width / longest)
         if ratio > 1:
             width, height = math.floor(width / ratio), math.floor(height / ratio)
+        if not width or not height:
+            raise ImageError(
+                "image_too_small",
+                f"{size[0]} x {size[1]} pixels; accepted: sides of which one is at most {longest}"
+                " times the other",
+            )
         columns, rows = ((side - 1) // self.block + 1 for side in (width, height))
         whole = columns * self.block, rows * self.block
         return Layout((View((whole,), rows * columns, lines=rows),))
