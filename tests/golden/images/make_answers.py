@@ -12,50 +12,88 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Idefics3ForConditionalGeneration
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+import transformers
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE), str(HERE.parent / "towers")]
 
-from make_images import text_of  # noqa: E402
+from make_images import OTHERS, gemma3, mistral3, qwen3_5, text_of  # noqa: E402
+from make_towers import TOKEN_TYPES, inputs_of  # noqa: E402
 
 from pictures import picture  # noqa: E402
-from seeing_models import END, PREPROCESSOR, tokenizer, write_seeing_model  # noqa: E402
+from seeing_models import SEEING, tokenizer, write_seeing_model  # noqa: E402
+from tower_models import CASES, IMAGE  # noqa: E402
 
 N_TOKENS, AHEAD = 8, 0.02
-CASES = [  # sizes of pictures, with seeds, and what is asked behind them
+PICTURES = [  # widths and heights of pictures, with seeds, and what is asked behind them
     ([(50, 40, 1)], "What is it?"),
     ([(50, 40, 2)], "What is it?"),
     ([(64, 20, 3), (30, 64, 4)], "Which one?"),
 ]
+Pictures = list[tuple[int, int, int]]
+MAKERS = {"gemma3": gemma3, "mistral3": mistral3, "qwen3_5": qwen3_5}
 
 
-def answer(model: Any, pictures: list[tuple[int, int, int]], asked: str) -> dict[str, Any]:
-    """The tokens of a prompt's answer, and how far each was ahead."""
-    made = Idefics3ImageProcessorPil(**PREPROCESSOR)(
+def idefics3_inputs(pictures: Pictures) -> tuple[str, dict[str, torch.Tensor]]:
+    """Text and pixels of images in tiles."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import (
+        Idefics3ImageProcessorPil,
+    )
+
+    made = Idefics3ImageProcessorPil(**SEEING["idefics3"].preprocessor)(
         [[picture(width, height, seed) for width, height, seed in pictures]],
         return_tensors="pt",
         return_row_col_info=True,
     )
     grids = zip(made["rows"][0], made["cols"][0], strict=True)
-    images = "".join(text_of(rows, columns, 4) for rows, columns in grids)
-    text = f"<|im_start|>User:{images}{asked}<end_of_utterance>\nAssistant:"
-    ids = tokenizer().encode(text, add_special_tokens=False).ids
-    drawn, ahead = [], []
+    names = "pixel_values", "pixel_attention_mask"
+    text = "".join(text_of(rows, columns, 4) for rows, columns in grids)
+    return text, {name: made[name] for name in names}
+
+
+def other_inputs(family: str, pictures: Pictures) -> tuple[str, dict[str, torch.Tensor]]:
+    """The same of the other families."""
+    OTHERS[family].update(SEEING[family].preprocessor)
+    for name in ("patch_size", "merge_size", "image_mean", "image_std"):
+        OTHERS[family].pop(name, None)
+    parts = [
+        MAKERS[family]((width, height), seed).transpose(1, 2, 0) for width, height, seed in pictures
+    ]
+    texts = []
+    for part in parts:
+        rows, columns = part.shape[0] // 8, part.shape[1] // 8
+        if family == "gemma3":
+            texts.append(f"\n\n<start_of_image>{'<image_soft_token>' * 4}<end_of_image>\n\n")
+        elif family == "qwen3_5":
+            texts.append(f"<|vision_start|>{'<|image_pad|>' * rows * columns}<|vision_end|>")
+        else:
+            texts.append("[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]")
+    return "".join(texts), inputs_of(family, [np.ascontiguousarray(part) for part in parts])
+
+
+def answer(family: str, model: Any, pictures: Pictures, asked: str) -> dict[str, Any]:
+    """The tokens of a prompt's answer, and how far each was ahead."""
+    if family == "idefics3":
+        images, inputs = idefics3_inputs(pictures)
+        text = f"<|im_start|>User:{images}{asked}<end_of_utterance>\nAssistant:"
+    else:
+        images, inputs = other_inputs(family, pictures)
+        text = f"user:{images}{asked}\nassistant:"
+    ids = tokenizer(family).encode(text, add_special_tokens=False).ids
+    drawn: list[int] = []
+    ahead = []
     for _ in range(N_TOKENS):
+        read = torch.tensor([ids + drawn])
+        kinds = {TOKEN_TYPES[family]: (read == IMAGE).long()} if family in TOKEN_TYPES else {}
         with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([ids + drawn]),
-                pixel_values=made["pixel_values"],
-                pixel_attention_mask=made["pixel_attention_mask"],
-            ).logits[0, -1]
+            logits = model(input_ids=read, **inputs, **kinds).logits[0, -1]
         first, second = torch.topk(logits, 2).values.tolist()
         ahead.append(first - second)
         drawn.append(int(logits.argmax()))
-        if drawn[-1] == END:
+        if drawn[-1] == SEEING[family].end:
             break
     return {
+        "family": family,
         "pictures": pictures,
         "asked": asked,
         "n_prompt": len(ids),
@@ -64,19 +102,20 @@ def answer(model: Any, pictures: list[tuple[int, int, int]], asked: str) -> dict
     }
 
 
-def make() -> list[dict[str, Any]]:
-    """All goldens."""
+def make(family: str) -> list[dict[str, Any]]:
+    """The goldens of one model."""
+    kind = getattr(transformers, CASES[family]["architectures"][0])
     with tempfile.TemporaryDirectory() as folder:
-        model = Idefics3ForConditionalGeneration.from_pretrained(
-            write_seeing_model(Path(folder, "model")),
+        model = kind.from_pretrained(
+            write_seeing_model(Path(folder, "model"), family),
             dtype=torch.float32,
             attn_implementation="eager",
         ).eval()
         made = []
-        for pictures, asked in CASES:
+        for pictures, asked in PICTURES:
             for more in range(40):
                 moved = [(width, height, seed + 10 * more) for width, height, seed in pictures]
-                found = answer(model, moved, asked)
+                found = answer(family, model, moved, asked)
                 if found["ahead"] > AHEAD and len(set(found["tokens"])) > 1:
                     made.append(found)
                     break
@@ -84,4 +123,5 @@ def make() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    (HERE / "answers.json").write_text(json.dumps(make(), indent=1) + "\n")
+    made = [one for family in SEEING for one in make(family)]
+    (HERE / "answers.json").write_text(json.dumps(made, indent=1) + "\n")
