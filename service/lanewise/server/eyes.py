@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 
+from lanewise.api.shared.image_fetch import Fetcher, Host
 from lanewise.api.shared.images import Eyes
 from lanewise.loading.base.vision import VisionFacts
 from lanewise.sandbox.images import ImageService
 from lanewise.sandbox.pool import Sandbox
-from lanewise.settings import Settings
+from lanewise.settings import Settings, SettingsError
 from lanewise.text.images.families import family_of
 from lanewise.text.images.layouts import PreprocessorError
 from lanewise.text.tokenizer import Tokenizer
@@ -46,6 +47,8 @@ def make_eyes(
         )
         return None
 
+    hosts = [_host(text) for text in settings.image_hosts]
+
     def see(sandbox: Sandbox) -> Eyes:
         return Eyes(
             service=ImageService(sandbox, facts, placeholder, settings.max_image_pixels),
@@ -53,6 +56,17 @@ def make_eyes(
             placeholder=token,
             max_images=settings.max_images,
             max_bytes=settings.max_image_bytes,
+            fetcher=Fetcher(hosts, settings.image_fetch_timeout_s) if hosts else None,
         )
 
     return see
+
+
+def _host(text: str) -> Host:
+    try:
+        return Host.of(text)
+    except ValueError:
+        raise SettingsError(
+            f"image_hosts: {text!r} is no host; accepted: such as example.org, *.example.org:8443"
+            " and http://example.org"
+        ) from None

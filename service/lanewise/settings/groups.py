@@ -33,16 +33,11 @@ GROUPS = {
     "adapters": ("lora", "allow_runtime_lora", "lora_root", "max_loras", "max_lora_rank"),
     "bounds of a request": (
         *("max_messages", "max_tools", "max_tool_bytes", "max_stop_strings", "max_stop_token_ids"),
-        *(
-            "max_logit_bias",
-            "max_texts",
-            "max_grammar_bytes",
-            "grammar_timeout_s",
-            "grammar_memory",
-        ),
-        *("grammar_cache_memory", "template_timeout_s", "template_memory"),
+        *("max_logit_bias", "max_texts", "max_grammar_bytes", "grammar_timeout_s"),
+        *("grammar_memory", "grammar_cache_memory", "template_timeout_s", "template_memory"),
         *("max_images", "max_image_bytes", "max_image_pixels", "image_timeout_s", "image_memory"),
-        *("image_cache_memory", "response_store_bytes", "max_stored_responses"),
+        *("image_cache_memory", "image_hosts", "image_fetch_timeout_s"),
+        *("response_store_bytes", "max_stored_responses"),
     ),
     "log and traces": ("log_level", "log_format", "otlp_traces_endpoint"),
 }

@@ -286,6 +286,12 @@ class Settings(ModelSettings):
     image_memory: int = knob(
         1 << 30, SIZE, "memory to decode and resize an image in, then status 400"
     )
+    image_hosts: tuple[str, ...] = knob(
+        (), TEXTS, "hosts from which images are fetched that requests name by URL; none = no URLs"
+    )
+    image_fetch_timeout_s: float = knob(
+        10.0, SOME_SECONDS, "time in which such an image must be there, then status 400"
+    )
     image_cache_memory: int = knob(
         128 * MIB,
         SIZE,

@@ -9,6 +9,7 @@ from lanewise.api.errors import BadRequestError, UnavailableError
 from lanewise.api.http.limits import Hold
 from lanewise.api.observing.caller import Caller
 from lanewise.api.shared.image_data import DATA, bytes_of_url
+from lanewise.api.shared.image_fetch import Fetcher
 from lanewise.api.shared.workers import Workers
 from lanewise.engine.base.picture import Picture, Span
 from lanewise.sandbox.images import ImageService, ReadImage, Seen
@@ -33,6 +34,7 @@ class Eyes:
     placeholder: int  # the token that rows stand for
     max_images: int
     max_bytes: int  # of an image as it is sent
+    fetcher: Fetcher | None = None  # None: images are in requests alone
 
     async def read(
         self,
@@ -67,8 +69,8 @@ class Eyes:
         self, place: str, part: ImagePart, caller: Caller, workers: Workers, wants_pixels: bool
     ) -> ReadImage:
         try:
-            with caller.hold.passing(min(len(part.url), self.max_bytes)):
-                data = await workers.read(len(part.url), lambda: self._bytes_of(part.url))
+            with caller.hold.passing(self.max_bytes if self.fetcher else len(part.url)):
+                data = await self._bytes_of(part.url, workers)
                 image = await self.service.read(
                     data, part.detail, caller.number, wants_pixels=wants_pixels
                 )
@@ -82,12 +84,14 @@ class Eyes:
             caller.tell(f"{place}: {note}")
         return image
 
-    def _bytes_of(self, url: str) -> bytes:
-        if url[: len(DATA)].lower() != DATA:
+    async def _bytes_of(self, url: str, workers: Workers) -> bytes:
+        if url[: len(DATA)].lower() == DATA:
+            return await workers.read(len(url), lambda: bytes_of_url(url, self.max_bytes))
+        if self.fetcher is None:
             raise ImageError(
                 "invalid_image_url", "accepted: data: URLs; this server fetches no images"
             )
-        return bytes_of_url(url, self.max_bytes)
+        return await self.fetcher.fetch(url, self.max_bytes)
 
     def spans(self, ids: list[int], images: Sequence[ReadImage]) -> tuple[list[int], list[Span]]:
         """A prompt with a run of placeholders for each line of a view, and where these are.
