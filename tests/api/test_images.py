@@ -64,6 +64,9 @@ def test_answers_depend_on_the_image_and_on_its_place(seeing):
     # Another file with the same pixels is the same image.
     bmp = encoded(picture(40, 30, 1), "BMP")
     assert answer_of(seeing, chat(image(bmp), "What is it?")) == first
+    body = chat(image(ONE), "What is it?")
+    made = seeing.client.post("/v1/chat/completions", json=body).json()
+    assert made["usage"]["prompt_tokens_details"]["image_tokens"] == 5 * 4
     both = answer_of(seeing, chat(image(ONE), image(OTHER), "What is it?"))
     turned = answer_of(seeing, chat(image(OTHER), image(ONE), "What is it?"))
     assert both[0] != turned[0]
@@ -334,6 +337,16 @@ def test_a_tower_that_fails_fails_its_request_alone(seeing, tower):
     answer = seeing.client.post("/v1/chat/completions", json=chat(image(png(40, 30, 98))))
     assert answer.status_code == 500
     assert answer_of(seeing, chat(image(png(40, 30, 98))))[1] > 20
+
+
+def test_catalogues_tell_that_the_model_sees(seeing, client):
+    for running, sees in ((seeing.client, True), (client, False)):
+        shown = running.get("/v1/models").json()["data"][0]
+        assert shown["capabilities"]["vision"] is sees
+        assert ("image" in shown["architecture"]["input_modalities"]) is sees
+        assert running.get("/props").json()["modalities"]["vision"] is sees
+        told = running.post("/api/show", json={"model": "toy"}).json()
+        assert ("vision" in told["capabilities"]) is sees
 
 
 def test_a_model_without_a_tower_says_so(client):

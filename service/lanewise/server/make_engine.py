@@ -127,6 +127,7 @@ def plan_cache(
     packed_bytes = model.info.packed_bytes + adapter_bytes(settings, model, adapters)
     packed_bytes += draft.model.info.packed_bytes if draft else 0
     packed_bytes += model.tower.info.packed_bytes if model.tower is not None else 0
+    packed_bytes += settings.image_cache_memory if model.tower is not None else 0
     block_bytes = layout.block_bytes + (draft.block_bytes if draft else 0)
     kv = _choose(settings, layout, windows, limit, asked or context, packed_bytes, block_bytes)
     _warn_of_too_much(kv, packed_bytes, limit)

@@ -19,6 +19,8 @@ MAKERS: dict[str, Callable[[dict[str, Any], str], Family]] = {
     "mistral3": pixtral,
     "qwen3_5": qwen,
     "qwen3_5_moe": qwen,
+    "qwen3_vl": qwen,
+    "qwen3_vl_moe": qwen,
     "smolvlm": idefics3,
 }
 
