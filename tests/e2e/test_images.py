@@ -80,7 +80,7 @@ def test_answers_are_those_of_transformers(url, sdk, family):
     assert text == answers[0].choices[0].message.content
     again = sdk.chat.completions.create(**ask(goldens[0]))
     assert tokens_of(again) == goldens[0]["tokens"]
-    if family != "qwen3_5":  # whose states are found again only at ends of blocks
+    if family not in ("lfm2_vl", "qwen3_5"):  # whose states are found again only at ends of blocks
         assert again.usage.prompt_tokens_details.cached_tokens > goldens[0]["n_prompt"] // 2
         assert metric(url, VIEWS) == n_computed
 

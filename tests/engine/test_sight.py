@@ -192,3 +192,25 @@ def test_rules_of_a_model_reach_its_batches():
         assert first.positions.shape == (3, len(first.token_ids))
         with_rows = next(batch for batch in running.runner.batches if batch.rows)
         assert with_rows.sees.max() == 46
+
+
+def test_sequences_that_lose_their_blocks_see_their_pictures_again():
+    asked = [
+        replace(request(picture(seed), picture(seed % 2)), params=replace(PARAMS, max_tokens=120))
+        for seed in range(6)
+    ]
+    with Running() as running:
+        alone = [running.tokens(one)[0] for one in asked]
+    for prefix_cache in (True, False):
+        few = {"n_blocks": 14, "max_model_len": 256, "prefix_cache": prefix_cache}
+        with Running(image_bytes=0, **few) as running:
+
+            async def together(running: Running) -> list[list[int]]:
+                beside = [outputs_of(running.engine, one) for one in asked]
+                return [
+                    [one.sampled.token for one in outputs[0]]
+                    for outputs in await asyncio.gather(*beside)
+                ]
+
+            assert asyncio.run(together(running)) == alone
+            assert metric(running.engine, "vllm:num_preemptions_total") > 0

@@ -18,7 +18,6 @@ from tower_models import IMAGE, tower_model
 
 N_BYTES = 200  # of which the vocabulary has tokens: all of ASCII
 N_TOKENS = 256
-TILES = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 # As SmolVLM's, which reads lists of parts and nothing else.
 LISTS = (
     "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
@@ -48,6 +47,12 @@ class Seeing:
     preprocessor: dict[str, Any]
     template: str
     end: int
+    tile: str = "<row_{}_col_{}>"  # names of control tokens too
+
+    @property
+    def tiles(self) -> list[str]:
+        """Names of six rows and columns of tiles."""
+        return [self.tile.format(row, column) for row in range(1, 7) for column in range(1, 7)]
 
 
 SEEING = {
@@ -90,6 +95,19 @@ SEEING = {
         _template("<|vision_start|><|image_pad|><|vision_end|>"),
         255,
     ),
+    "lfm2_vl": Seeing(
+        {
+            IMAGE: "<image>",
+            251: "<|image_start|>",
+            252: "<|image_end|>",
+            253: "<|img_thumbnail|>",
+            255: "<|im_end|>",
+        },
+        {"tile_size": 24, "min_image_tokens": 4, "max_image_tokens": 9},
+        _template("<image>"),
+        255,
+        "<|img_row_{}_col_{}|>",
+    ),
     "mistral3": Seeing(
         {IMAGE: "[IMG]", 251: "[IMG_BREAK]", 252: "[IMG_END]", 255: "</s>"},
         {"size": {"longest_edge": 48}},
@@ -105,7 +123,7 @@ def tokenizer(family: str = "idefics3") -> Tokenizer:
     made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
-    known = SEEING[family].names | dict(enumerate(TILES, N_BYTES))
+    known = SEEING[family].names | dict(enumerate(SEEING[family].tiles, N_BYTES))
     names = [known.get(i, f"<unused{i}>") for i in range(N_BYTES, N_TOKENS)]
     made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     assert made.token_to_id(known[IMAGE]) == IMAGE

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import topics
+from goldens import check_goldens
 from lanewise.text.images.families import family_of
 from lanewise.text.images.layouts import Family, ImageError, Layout, PreprocessorError
 from lanewise.text.images.reading import FIRST_ONLY, ImageReader
@@ -130,6 +131,11 @@ def test_goldens_are_what_transformers_makes_now_and_so_are_others() -> None:
     for family in maker.OTHERS:
         for seed, size in enumerate(maker.sizes(100, 4)):
             check_other(json.loads(json.dumps(maker.other(family, size, seed))))
+
+
+@pytest.mark.reference
+def test_answers_are_what_transformers_gives_now() -> None:
+    check_goldens(MAKER.with_name("make_answers.py"))
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

@@ -1,5 +1,7 @@
 """What transformers answers about pictures: tests/support/seeing_models.py, drawn greedily.
 
+    python make_answers.py [--check]
+
 A picture is taken only where the first token of each choice is ahead by far, so that sums in
 another order do not change the answer.
 """
@@ -7,6 +9,7 @@ another order do not change the answer.
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,9 @@ sys.path[:0] = [str(HERE.parents[1] / "support"), str(HERE), str(HERE.parent / "
 from make_images import OTHERS, gemma3, mistral3, qwen3_5, text_of  # noqa: E402
 from make_towers import TOKEN_TYPES, inputs_of  # noqa: E402
 
-from pictures import picture  # noqa: E402
+from lanewise.text.images.families import family_of  # noqa: E402
+from lanewise.text.images.reading import ImageReader  # noqa: E402
+from pictures import encoded, picture  # noqa: E402
 from seeing_models import SEEING, tokenizer, write_seeing_model  # noqa: E402
 from tower_models import CASES, IMAGE  # noqa: E402
 
@@ -71,13 +76,33 @@ def other_inputs(family: str, pictures: Pictures) -> tuple[str, dict[str, torch.
     return "".join(texts), inputs_of(family, [np.ascontiguousarray(part) for part in parts])
 
 
+def lfm2_vl_inputs(pictures: Pictures) -> tuple[str, dict[str, torch.Tensor]]:
+    """The same of LFM2-VL with our pixels: its processor needs torchvision, and differs by one."""
+    facts = {"family": "lfm2_vl", "patch_size": 4, "merge": 2}
+    family = family_of(facts | {"preprocessor": SEEING["lfm2_vl"].preprocessor}, "<image>")
+    reader, text, parts = ImageReader(family, b"", 1 << 20), "", []
+    for width, height, seed in pictures:
+        data = encoded(picture(width, height, seed), "BMP")
+        found, first = reader.read(data, "auto", wants_pixels=True), 0
+        one = found["text"].split("<image>")
+        for wide, high, n_tokens, _ in found["views"]:
+            end = first + 3 * wide * high
+            pixels = np.frombuffer(found["raw"][first:end], np.uint8)
+            parts.append(pixels.reshape(high, wide, 3))
+            one[0] += "<image>" * n_tokens + one.pop(1)
+            first = end
+        text += one[0]
+    return text, inputs_of("lfm2_vl", parts)
+
+
 def answer(family: str, model: Any, pictures: Pictures, asked: str) -> dict[str, Any]:
     """The tokens of a prompt's answer, and how far each was ahead."""
     if family == "idefics3":
         images, inputs = idefics3_inputs(pictures)
         text = f"<|im_start|>User:{images}{asked}<end_of_utterance>\nAssistant:"
     else:
-        images, inputs = other_inputs(family, pictures)
+        make = lfm2_vl_inputs if family == "lfm2_vl" else partial(other_inputs, family)
+        images, inputs = make(pictures)
         text = f"user:{images}{asked}\nassistant:"
     ids = tokenizer(family).encode(text, add_special_tokens=False).ids
     drawn: list[int] = []
@@ -124,4 +149,8 @@ def make(family: str) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     made = [one for family in SEEING for one in make(family)]
-    (HERE / "answers.json").write_text(json.dumps(made, indent=1) + "\n")
+    path = HERE / "answers.json"
+    if "--check" not in sys.argv:
+        path.write_text(json.dumps(made, indent=1) + "\n")
+    elif [one["tokens"] for one in made] != [one["tokens"] for one in json.loads(path.read_text())]:
+        raise SystemExit("answers.json: transformers answers otherwise now")
