@@ -43,7 +43,7 @@ class ReadImage:
 
 
 class ImageService:
-    """Reads images for one model, whose facts are those of ``text/images/families.py``."""
+    """Reads images for one model, with facts as in ``text/images/families.py``."""
 
     def __init__(
         self, sandbox: Sandbox, facts: Mapping[str, Any], placeholder: str, most_pixels: int

@@ -230,7 +230,7 @@ async def render_chat(
 ) -> tuple[Prompt, str]:
     """A conversation as the model gets it, and the end of its text; else as ``render_text``.
 
-    ``images`` are those that its messages have; None: they are read to be counted.
+    ``images`` are all that its messages have; None: they are read to be counted.
     """
     state = call.state
     bounds = bounds or Bounds(room=call.hold)

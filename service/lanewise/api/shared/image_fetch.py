@@ -109,7 +109,7 @@ class Fetcher:
         except TimeoutError:
             raise ImageError(FAILED, f"not there within {self._timeout_s:g} s") from None
         finally:
-            fetching.stop()  # whoever waits for a byte gets none
+            fetching.stop()  # the thread waits for no byte any more
 
     def check(self, url: str) -> SplitResult:
         """The parts of a URL of an allowed host; ImageError for all others."""

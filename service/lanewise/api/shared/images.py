@@ -50,8 +50,8 @@ class Eyes:
         for i, message in enumerate(messages):
             if message.images and message.role not in SEEING:
                 raise BadRequestError(
-                    f"{param}[{i}].content: images of role {message.role}; accepted: those of user,"
-                    " and results of tools",
+                    f"{param}[{i}].content: images of role {message.role}; accepted: of user,"
+                    " and in results of tools",
                     param=f"{param}[{i}].content",
                 )
         if len(parts) > self.max_images:

@@ -353,7 +353,7 @@ class Metrics:
         )
         self.image_views = self._counters(
             "lanewise_image_views",
-            "Images, or tiles of them, that a sequence needed rows of, by whence these came.",
+            "Images, or tiles of them, that a sequence needed rows of, by where they came from.",
             "result",
             ("computed", "cached"),
         )

@@ -369,7 +369,7 @@ class Scheduler:
         self.waiting.put_back(sequence)
         prefix = self.blocks.find_prefix(sequence)
         victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
-        # Of its prefix those that give way may hold blocks.
+        # Sequences that give way may hold blocks of its prefix.
         if victims and self._has_rows(sequence, 0):
             return sequence, victims
         self._has_changed = False

@@ -3,7 +3,7 @@
 A waiting sequence is admitted once the cache has the rows of every picture that its cached prefix
 does not cover. A tower works for one such sequence at a time, so that what it has made and no step
 has read yet stays small. Rows of equal pictures are kept for requests of the same salt, within a
-budget; those used longest ago go first.
+budget; what was used longest ago goes first.
 """
 
 import logging

@@ -162,8 +162,7 @@ def _add_message(item: JsonItem, made: list[dict[str, Any]], place: str) -> None
     role = item["role"]
     if isinstance(text, list) and role != "user":
         raise BadRequestError(
-            f"{place}.content: images of role {role}; accepted: those of user, and results of"
-            " tools",
+            f"{place}.content: images of role {role}; accepted: of user, and in results of tools",
             param=f"{place}.content",
         )
     is_system = role in ("system", "developer")
