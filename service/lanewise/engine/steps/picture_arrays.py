@@ -1,4 +1,4 @@
-"""What a step tells the library of pictures beside their rows: positions, and which tokens see ahead."""
+"""What a step tells the library of pictures beside rows: positions, and which tokens see ahead."""
 
 from collections.abc import Sequence
 from math import isqrt
