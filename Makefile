@@ -137,6 +137,8 @@ golden: $(REFERENCE)/.installed $(LLAMA_CPP)/.unpacked ## make the golden files 
 	$(REFERENCE)/bin/python tests/golden/make_chat_templates.py $(wildcard ../shared/data/templates)
 	$(REFERENCE)/bin/python tests/golden/reference/make_reference.py
 	$(REFERENCE)/bin/python tests/golden/families/make_families.py
+	$(REFERENCE)/bin/python tests/golden/images/make_images.py
+	$(REFERENCE)/bin/python tests/golden/images/make_answers.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_encoders.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_judges.py
 	$(REFERENCE)/bin/python tests/golden/encoders/make_colberts.py

@@ -34,6 +34,7 @@ extern "C" {
 #include "lanewise/model.h"
 #include "lanewise/session.h"
 #include "lanewise/encode.h"
+#include "lanewise/see.h"
 #include "lanewise/measurements.h"
 #include "lanewise/host.h"
 #include "lanewise/fit.h"

@@ -211,7 +211,7 @@ WEB = {"type": "web_search_20250305", "name": "web_search"}
         ({"messages": [{"role": "king", "content": ""}]}, "messages[0].role: "),
         (
             {"messages": [*HELLO, {"role": "user", "content": [text("a"), IMAGE]}]},
-            'messages[1].content[1].type: this server reads text only; got "image"',
+            "messages[1].content[1].type: this model reads text only",
         ),
         (
             {"messages": [{"role": "user", "content": [PDF]}]},
@@ -219,7 +219,7 @@ WEB = {"type": "web_search_20250305", "name": "web_search"}
         ),
         (
             {"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]},
-            "messages[0].content[0].content[0].type: this server reads text only",
+            "messages[0].content[0].content[0].type: this model reads text only",
         ),
         (
             {"messages": [{"role": "user", "content": [USE]}]},

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from lanewise.commands.chat import printable
+from pictures import png
 from processes import is_gone
 from serving import wait_for
 from terminal import Terminal, terminal
 from toy_server import toy_server
+from toy_tokenizer import toy_tokenizer
+from toy_tower import NAMES, ToyTower, toy_eyes
 
 COMMAND = [sys.executable, "-m", "lanewise", "chat"]
 OWN = [*COMMAND, "demo", "--threads", "1", "--max-tokens", "16"]
@@ -182,3 +185,24 @@ def test_a_wrong_key_is_said(tmp_path):
 def test_no_answer_moves_the_cursor():
     assert printable("a\x1b[2Jb\x9b\r\nc\td \u202ee") == "a�[2Jb�\nc\td �e"
     assert printable("né 👩\u200d💻\u00a0日") == "né 👩\u200d💻\u00a0日"
+
+
+def test_an_image_goes_with_the_next_message(tmp_path):
+    eyes = toy_eyes(toy_tokenizer(NAMES).encode("<image>", add_bos=False, parse_special=True)[0])
+    (tmp_path / "a.png").write_bytes(png(40, 30))
+    with (
+        toy_server(more_special=NAMES, tower=ToyTower(), see=eyes) as server,
+        terminal([*COMMAND, server.url, "--max-tokens", "4"], {"HOME": str(tmp_path)}) as chat,
+    ):
+        say(chat, "/image none.png")
+        chat.wait_for("none.png: No such file")
+        say(chat, "/image ~/a.png")
+        chat.wait_for("a.png goes with the next message, 1 in all")
+        say(chat, "What is it?")
+        # Five views of four rows, and what is around them.
+        with_image = int(chat.wait_for(r"\[.*prompt (\d+), \d+ of them cached")[1])
+        assert with_image > 40
+        say(chat, "/save ~/said.txt")
+        chat.wait_for("written")
+        say(chat, "/quit")
+    assert "user:\n[image]\nWhat is it?" in (tmp_path / "said.txt").read_text()

@@ -1,6 +1,14 @@
 """Files that go with a message on the page, in a real browser."""
 
+import base64
+
 from playwright.sync_api import expect
+
+from browsing import visit
+from pictures import png
+from toy_server import CONFIG, toy_server
+from toy_tokenizer import toy_tokenizer
+from toy_tower import NAMES, ToyTower, toy_eyes
 
 GIVE = """([kind, name, text]) => {
   const data = new DataTransfer();
@@ -107,3 +115,39 @@ def test_the_text_of_a_pdf_is_attached_and_its_reader_comes_with_the_first(seen)
         page.set_input_files("#attach-file", file("b.pdf", content))
         expect(page.locator("#attach-error")).to_contain_text(words)
     expect(page.locator("#attachments li")).to_have_count(0)
+
+
+def test_an_image_goes_with_a_message_to_a_model_that_sees(browser):
+    eyes = toy_eyes(toy_tokenizer(NAMES).encode("<image>", add_bos=False, parse_special=True)[0])
+    image = {"name": "a.png", "mimeType": "image/png", "buffer": png(40, 30)}
+    with (
+        toy_server(CONFIG, more_special=NAMES, tower=ToyTower(), see=eyes) as server,
+        visit(browser, server.url) as seen,
+    ):
+        page = seen.page
+        with page.expect_file_chooser() as chooser:
+            page.click("#attach")
+        chooser.value.set_files([image])
+        listed = page.locator("#attachments li span")
+        expect(listed).to_contain_text("a.png")
+        expect(listed).to_contain_text(" tokens")
+        with page.expect_request("**/v1/chat/completions") as request:
+            seen.send("What is it?")
+        seen.wait_for_answer()
+        shown, asked = request.value.post_data_json["messages"][-1]["content"]
+        assert base64.b64decode(shown["image_url"]["url"].partition(",")[2]) == image["buffer"]
+        assert asked == {"type": "text", "text": "What is it?"}
+        expect(page.locator(".turn.user .images")).to_have_text("With a.png")
+        # It stays with the conversation.
+        with page.expect_request("**/v1/chat/completions") as request:
+            seen.send("And now?")
+        seen.wait_for_answer()
+        assert request.value.post_data_json["messages"][0]["content"][0] == shown
+
+
+def test_a_model_that_reads_text_alone_gets_no_image(seen):
+    page = seen.page
+    with page.expect_file_chooser() as chooser:
+        page.click("#attach")
+    chooser.value.set_files([{"name": "a.png", "mimeType": "image/png", "buffer": png(8, 8)}])
+    expect(page.locator("#attach-error")).to_contain_text("this model reads text only")

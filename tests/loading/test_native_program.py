@@ -24,7 +24,7 @@ from lanewise.native.library import native
 # Fields that have another form in C, or that only Python reads.
 OTHERWISE = {
     program.Rope: {"factors", "short_factors", "short_context"},
-    program.Attention: {"rope", "scaled_alibi", "head_gate", "position_scale"},
+    program.Attention: {"rope", "scaled_alibi", "head_gate", "position_scale", "sees_ahead"},
     program.Experts: {"gated"},
     program.Layer: {"attention", "state", "ffn"},
     program.ModelConfig: {
@@ -43,6 +43,7 @@ STRUCTS = {
     program.Experts: "lw_ffn_config",
     program.Layer: "lw_layer_config",
     program.Dense: "lw_dense_config",
+    program.Patches: "lw_patches",
     program.ModelConfig: "lw_model_config",
 }
 

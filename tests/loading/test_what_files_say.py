@@ -181,7 +181,7 @@ def test_the_language_model_of_a_multimodal_one(
         else head + n: array
         for n, array in arrays.items()
     }
-    towers = ("vision_tower.patch_conv.weight", "model.multi_modal_projector.linear_1.weight")
+    towers = ("audio_tower.conv.weight", "model.multi_modal_projector.linear_1.weight")
     save_file(wrapped | dict.fromkeys(towers, np.zeros(4, "f4")), folder / "model.safetensors")
     with caplog.at_level(logging.INFO), open_checkpoint(folder) as checkpoint:
         assert checkpoint.config.layers == program_of(inner, tmp_path, **changes).layers

@@ -25,7 +25,8 @@ static const variant variants[] = {
 };
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
-static const lw_dense_config dense[2] = {{96, 1, LW_TANH, 0}, {3, 0, LW_GELU, 1}};
+static const lw_dense_config dense[2] = {{.outputs = 96, .bias = 1, .activation = LW_TANH},
+                                         {.outputs = 3, .activation = LW_GELU, .norm = 1}};
 
 typedef struct layered {
     lw_rope ropes[2];

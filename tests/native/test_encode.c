@@ -238,12 +238,12 @@ static void test_configs(void) {
     SPOILT(c.layers[1].ffn.activation = LW_TANH, "layer 1 FFN: activation is 5");
     SPOILT(c.layers[1].ffn.activation = LW_CLAMPED, "layer 1 FFN: activation is 1, which needs a gate");
 #undef SPOILT
-    lw_dense_config odd = {0, 0, LW_TANH, 0};
+    lw_dense_config odd = {.activation = LW_TANH};
     set_config(&variants[0], &c);
     c.model.n_dense = 1;
     c.model.dense = &odd;
     ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: outputs is 0");
-    odd = (lw_dense_config){1, 0, LW_CLAMPED, 0};
+    odd = (lw_dense_config){.outputs = 1, .activation = LW_CLAMPED};
     ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), "dense head 0: activation needs a gate");
 }
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from gguf_values import interleave, write_out
+from gguf_values import add_value, interleave, write_out
 
 Floats = NDArray[np.float32]
 
@@ -257,16 +257,19 @@ def write_gguf(
     path: Path,
     matrices: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     raw: Mapping[str, tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a GGUF file, matrices in the given type where their rows allow it, and return it.
 
-    ``raw`` has types and blocks of some tensors.
+    ``raw`` has types and blocks of some tensors, ``metadata`` further keys.
     """
     architecture = "llama" if model.family == "mistral" else model.config["model_type"]
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny-{model.family}")
     _add_config(writer, model.config, architecture)
     _add_tokenizer(writer, model.family)
+    for key, value in (metadata or {}).items():
+        add_value(writer, key, value)
     for name, tensor in model.tensors.items():
         weight = tensor
         if raw is not None and name in raw:

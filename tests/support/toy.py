@@ -122,7 +122,9 @@ class ToyRunner:
             threading.Event().wait(self.delay_s)
         start = np.asarray(batch.query_start)
         tables = tables_of(batch)[batch.table_rows]
-        tokens = np.asarray(batch.token_ids)
+        tokens = np.array(batch.token_ids, np.int64)
+        for first, seen_rows in batch.rows:
+            tokens[first : first + len(seen_rows)] = seen_rows.view(np.uint32)[:, 0]
         assert 0 < len(tokens) <= self._max_batch_tokens
         assert len(batch.logit_rows) <= self._max_batch_logits
         assert (np.diff(start.astype(int)) > 0).all()

@@ -24,6 +24,7 @@ from lanewise.settings import Settings
 from lanewise.text.tokenizer import Tokenizer
 from toy import ToyRunner
 from toy_tokenizer import toy_tokenizer
+from toy_tower import ToyTower
 
 CONFIG = EngineConfig(
     n_blocks=64,
@@ -89,6 +90,8 @@ def make_engine(
     config: EngineConfig = CONFIG,
     draft: DraftModel | None = None,
     more_special: tuple[str, ...] = (),
+    tower: ToyTower | None = None,
+    image_bytes: int = 1 << 20,
     open_store: Callable[[], Files] | None = None,
 ) -> tuple[Engine, ToyRunner]:
     tokenizer = toy_tokenizer(more_special)
@@ -110,7 +113,7 @@ def make_engine(
         max_model_len=config.max_model_len,
         max_draft=config.max_draft,
     )
-    return Engine(runner, config, metrics, draft, open_store), runner
+    return Engine(runner, config, metrics, draft, tower, image_bytes, open_store), runner
 
 
 def toy_metrics(**facts) -> Metrics:
@@ -142,9 +145,10 @@ def toy_server(
     settings: Settings = DEFAULTS,
     more_special: tuple[str, ...] = (),
     names: tuple[str, ...] = ("toy",),
+    tower: ToyTower | None = None,
     **options,
 ) -> Iterator[RunningServer]:
-    engine, runner = make_engine(config, more_special=more_special)
+    engine, runner = make_engine(config, more_special=more_special, tower=tower)
     engine.start()
     state = toy_state(engine, toy_tokenizer(more_special), names, **options)
     with serving(state, settings) as url:

@@ -93,6 +93,16 @@ typedef struct lw_step_limit {
     uint32_t max_rows, max_context;
 } lw_step_limit;
 
+// The picture that a tower's session works on (step/see.c).
+typedef struct lw_seeing {
+    lw_picture picture;
+    float* out;
+    uint32_t n_patches;    // 0: no picture is begun
+    uint32_t stage, first;  // of the next unit of work: the stage, and the first patch
+    float *x, *q;          // [patches] residual stream and queries of the whole picture
+    float values[3][256];  // of R, G and B
+} lw_seeing;
+
 struct lw_session {
     const lw_model* model;
     lw_session_config config;
@@ -133,6 +143,7 @@ struct lw_session {
     const lw_texts* texts;                            // texts that a pooled model is encoding
     uint32_t *first_blocks, *no_context, *kept_rows;  // [max_batch_logits] for the texts being encoded (encode.c)
     uint32_t* all_blocks;                             // [n_blocks] the numbers of all blocks
+    lw_seeing seeing;                                 // only of towers
 };
 
 // Takes `bytes` bytes, 64-byte aligned. Returns NULL while sizes are added up.

@@ -73,21 +73,26 @@ void lw_add_vector(float* out, const float* bias, size_t n) {
     for (size_t i = 0; i < n; ++i) out[i] += bias[i];
 }
 
+static void normalize_by(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias,
+                         size_t n, float eps) {
+    if (w->c->norm == LW_NORM_LAYER)
+        w->ops->layernorm(out, x, weight, bias, n, eps);
+    else
+        w->ops->rmsnorm(out, x, weight, n, eps);
+}
+
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias,
                       size_t n) {
-    if (w->c->norm == LW_NORM_LAYER)
-        w->ops->layernorm(out, x, weight, bias, n, w->c->rms_norm_eps);
-    else
-        w->ops->rmsnorm(out, x, weight, n, w->c->rms_norm_eps);
+    normalize_by(w, out, x, weight, bias, n, w->c->rms_norm_eps);
 }
 
 lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order) {
-    return (lw_norm){layer->attn_norm, layer->attn_norm_bias, order, 1, layer->config.attn_norm_replaces, NULL};
+    return (lw_norm){layer->attn_norm, layer->attn_norm_bias, order, 1, layer->config.attn_norm_replaces, NULL, 0};
 }
 
 lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order) {
     const lw_layer_config* c = &layer->config;
-    lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, order, 1, c->ffn_norm_replaces, NULL};
+    lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, order, 1, c->ffn_norm_replaces, NULL, 0};
     if (c->wiring != LW_IN_TURN) by.of = w->b->before;
     if (c->wiring == LW_PARALLEL_ONE_NORM) {
         by.weight = layer->attn_norm;
@@ -102,7 +107,7 @@ static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, l
     float* normed = by.replaces ? x : by.order != NULL ? w->scratch : values;
     const float* of = by.of != NULL ? by.of + row * n : x;
     if (by.weight != NULL)
-        lw_normalize_row(w, normed, of, by.weight, by.bias, n);
+        normalize_by(w, normed, of, by.weight, by.bias, n, by.eps > 0 ? by.eps : w->c->rms_norm_eps);
     else
         memcpy(normed, of, n * sizeof(float));
     if (by.order != NULL) lw_put_in_order(values, normed, by.order, n);

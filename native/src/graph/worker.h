@@ -8,17 +8,20 @@
 #include "model/adapter.h"
 #include "ops/matmul.h"
 
+typedef struct lw_worker lw_worker;
+
 typedef struct lw_step_state {
     lw_session* session;
     const lw_batch* batch;
     float* logits;
     lw_sampled* drawn;
+    void (*run)(lw_worker* w);         // what each thread does
     size_t n_rows;                     // tokens of the batch
     lw_spans adapted, adapted_logits;  // spans of all rows; spans of the rows that get logits
     atomic_bool non_finite;
 } lw_step_state;
 
-typedef struct lw_worker {
+struct lw_worker {
     lw_step_state* step;
     lw_session* s;
     const lw_model* model;
@@ -37,7 +40,7 @@ typedef struct lw_worker {
                                             // complete
     void* scratch;
     lw_profile_thread* profile;  // NULL unless profiled
-} lw_worker;
+};
 
 static inline void lw_note_non_finite(const lw_worker* w) {
     if (!w->feeds_head) atomic_store(&w->step->non_finite, true);
@@ -79,6 +82,7 @@ typedef struct lw_norm {
     float scale;
     bool replaces;
     const float* of;  // rows to normalize; NULL: the residual stream
+    float eps;        // 0: the model's
 } lw_norm;
 
 // The norm before a layer's mixers, with the order of their inputs. The norm before the layer's FFN.

@@ -65,9 +65,17 @@ static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_roo
 
 // Number of tokens of the sequence that a query may see if attention is bidirectional; 0 if it is causal.
 static uint32_t length_of(const lw_session* s, const lw_batch* batch, const lw_tiling* tiling, uint32_t sequence) {
-    if (!tiling->both_ways) return 0;
+    if (tiling->both_ways != 1) return 0;
     if (s->texts != NULL && s->texts->seen != NULL) return s->texts->seen[sequence];
     return batch->query_start[sequence + 1] - batch->query_start[sequence];
+}
+
+// Lets a tile end before the first token that sees other tokens than its first one does.
+static void cut_tile(lw_tile* tile, const uint32_t* sees) {
+    uint32_t alike = 1;
+    while (alike < tile->n_tokens && sees[alike] == sees[0]) ++alike;
+    tile->n_tokens = alike;
+    tile->length = sees[0];
 }
 
 // Jobs of the batch if each tile is cut into `jobs` jobs.
@@ -97,10 +105,11 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
         const uint32_t length = length_of(s, batch, tiling, sequence);
-        for (uint32_t row = begin; row < end; row += most) {
+        for (uint32_t row = begin; row < end; row += tiling->tiles[tiling->n - 1].n_tokens) {
             lw_tile* tile = &tiling->tiles[tiling->n++];
             *tile = (lw_tile){.sequence = sequence, .first_row = row, .length = length};
             tile->n_tokens = end - row < most ? end - row : most;
+            if (tiling->both_ways == 2 && batch->sees != NULL) cut_tile(tile, batch->sees + row);
             cost += cost_of(s, tile, tiling->window);
         }
     }

@@ -23,5 +23,9 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of);
 bool lw_attend_makes_codes(const lw_worker* w, uint32_t index);
 // Finishes the keys (norm, RoPE) and values of a layer and stores them in the cache (attention.c).
 void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index);
+// The two halves of attention that is not latent, for towers, whose queries see keys of later rows. The first finishes
+// queries, keys and values of all rows and stores the keys and values. The second is x += output(attention).
+void lw_begin_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
+void lw_end_attention(lw_worker* w, const lw_layer* layer, uint32_t index);
 
 #endif

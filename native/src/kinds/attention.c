@@ -66,7 +66,11 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "alibi", c->alibi, 0, 2));
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, model->pooled));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, 2));
+    if (c->both_ways > 0 && (c->both_ways == 2) == (model->pooled != 0))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %sboth_ways is %u, must be 0 or %d", at.text, c->both_ways,
+                       model->pooled ? 1 : 2);
+    if (c->both_ways == 2) LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, 0));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "score_scale", (double)c->score_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "values_are_keys", c->values_are_keys));
@@ -367,6 +371,16 @@ static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));
     lw_add_product(w, LW_OP_ATTN_OUTPUT, &layer->attn_output, layer->attn_result_norm, &values, LW_ADAPTED_ATTN_OUTPUT);
+}
+
+void lw_begin_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    rotate_and_store(w, layer, index, true);
+}
+
+void lw_end_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    const lw_attention_own* own = lw_attention_of(w->s);
+    lw_attend(w, index, (lw_attended){own->q, own->attn, NULL});
+    add_attention(w, layer, index);
 }
 
 const lw_kind lw_kind_attention = {.check = check_attention,

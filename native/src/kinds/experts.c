@@ -345,14 +345,14 @@ static void experts_with_norms(lw_worker* w, const lw_layer* layer, uint32_t ind
     const lw_matrix *shared[] = {&layer->up, gated ? &layer->gate : &layer->up},
                     *inputs[] = {&layer->experts_up, gated ? &layer->experts_gate : &layer->experts_up};
     lw_activations x =
-        lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){layer->router_norm, NULL, NULL, 1, false, NULL}, false);
+        lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){.weight = layer->router_norm, .scale = 1}, false);
     lw_route(w, layer, &x);
     const lw_norm before_shared = lw_norm_before_ffn(w, layer, NULL);
     x = lw_normalize(w, LW_OP_FFN_NORM, before_shared, lw_any_reads_codes(w, shared, 2));
     multiply_groups(w, layer, &x, LW_OP_GATE_UP, 0, 1);
     const bool codes = lw_any_reads_codes(w, inputs, 2),
                values = !lw_reads_codes(w, inputs[0]) || !lw_reads_codes(w, inputs[1]);
-    x = lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){layer->experts_norm, NULL, NULL, 1, false, NULL}, codes);
+    x = lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){.weight = layer->experts_norm, .scale = 1}, codes);
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     if (w->rows > 1) gather(w, &x, codes, values);
     multiply_groups(w, layer, &x, LW_OP_GATE_UP, 1, lw_experts_of(w->s)->n_groups);

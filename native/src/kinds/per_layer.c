@@ -76,7 +76,7 @@ static void finish_inputs(lw_worker* w, size_t row) {
 }
 
 static void make_inputs(lw_worker* w) {
-    const lw_norm none = {NULL, NULL, NULL, 1, false, NULL};
+    const lw_norm none = {.scale = 1};
     const lw_matrix* projection = &w->model->per_layer_projection;
     const lw_activations x = lw_normalize(w, LW_OP_EMBED, none, lw_reads_codes(w, projection));
     const lw_product product = lw_product_at(w, projection, inputs_of(w), false);
@@ -103,7 +103,7 @@ static lw_activations pass_inputs(lw_worker* w, const lw_layer* layer, uint32_t 
 }
 
 static void add_layer_input(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_norm none = {NULL, NULL, NULL, 1, false, NULL};
+    const lw_norm none = {.scale = 1};
     const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, none, lw_reads_codes(w, &layer->per_layer_gate));
     const lw_product product = lw_product_at(w, &layer->per_layer_gate, w->b->gate, false);
     lw_multiply(w, LW_OP_GATE_UP, &product, 1, &x);

@@ -57,7 +57,8 @@ _Static_assert(offsetof(lw_layer, experts_down) == offsetof(lw_layer, matrices[L
 typedef struct lw_dense {
     lw_dense_config config;
     lw_matrix matrix;
-    float *bias, *norm, *norm_bias;  // [outputs], or NULL
+    float *bias, *norm, *norm_bias;       // [outputs], or NULL
+    float *input_norm, *input_norm_bias;  // [inputs], or NULL
 } lw_dense;
 
 enum { LW_MAX_ROPES = 8 };
@@ -65,7 +66,8 @@ enum { LW_MAX_ROPES = 8 };
 typedef struct lw_angles {  // one lw_rope of the model
     uint32_t rotated;
     float scale;
-    float* frequencies;  // [rotated / 2], radians per position
+    float* frequencies;                // [rotated / 2], radians per position
+    uint8_t axes[LW_MAX_HEAD_DIM / 2];  // [rotated / 2]
 } lw_angles;
 
 enum { LW_TYPE_LIMIT = 296 };  // all type numbers are below this
@@ -84,6 +86,8 @@ struct lw_model {
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
+    lw_matrix patches;                                    // 0 rows: the model is no tower
+    float *patches_bias, *patches_norm;
     float *output_norm, *output_norm_bias, *output_bias;
     float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];
@@ -157,9 +161,27 @@ static inline const lw_model* lw_model_replica(const lw_model* model, uint32_t i
 lw_status lw_replicate(lw_model* model);
 void lw_free_replicas(lw_model* model);
 
+static inline bool lw_is_tower(const lw_model_config* c) { return c->patches.side > 0; }
+// Patches whose rows are read as one.
+static inline uint32_t lw_block_patches(const lw_model_config* c) { return c->patches.merge * c->patches.merge; }
+// Number of inputs of LW_PATCHES.
+static inline uint32_t lw_patch_inputs(const lw_model_config* c) {
+    return (3 * c->patches.side * c->patches.side + 31) / 32 * 32;
+}
+// Number of values of a pooled row.
+static inline uint32_t lw_pooled_size(const lw_model_config* c) {
+    return c->hidden_size * (lw_is_tower(c) && !c->patches.mean_of_block ? lw_block_patches(c) : 1);
+}
+
+// Number of dense heads that follow one another. All heads are those of pooled rows, and as many for each tap.
+static inline uint32_t lw_dense_group(const lw_model_config* c) { return c->n_dense / (1 + c->patches.n_taps); }
+static inline bool lw_dense_begins(const lw_model_config* c, uint32_t index) {
+    return index == 0 || (index < c->n_dense && index % lw_dense_group(c) == 0);
+}
 // Number of inputs of dense head `index`. For the number of heads: the size of a result.
 static inline uint32_t lw_dense_inputs(const lw_model* model, uint32_t index) {
-    return index == 0 ? model->config.hidden_size : model->dense[index - 1].config.outputs;
+    return lw_dense_begins(&model->config, index) ? lw_pooled_size(&model->config)
+                                                  : model->dense[index - 1].config.outputs;
 }
 
 // The slot of a tensor: its destination and the shape that the tensor must have.

@@ -17,6 +17,11 @@ static bool make_frequencies(lw_angles* out, const lw_rope* rope) {
     if (out->frequencies == NULL) return false;
     const double log_theta = lw_log(rope->theta);
     for (uint32_t i = 0; i < half; ++i) {
+        out->axes[i] = rope->axes != NULL ? (uint8_t)rope->axes[i] : 0;
+        if (rope->frequencies != NULL) {
+            out->frequencies[i] = rope->frequencies[i];
+            continue;
+        }
         const float frequency = (float)lw_exp(-(2.0 * i / rope->rotated) * log_theta);
         out->frequencies[i] = rope->factors ? frequency / rope->factors[i] : frequency;
     }
@@ -322,6 +327,7 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
     count_matrix(&model->per_layer_projection, out, false, 1, 1);
+    count_matrix(&model->patches, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_replicas;
     // Tables in which rows are looked up have no copies.

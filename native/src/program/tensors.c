@@ -6,14 +6,22 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
     const uint32_t per_layer = c->n_layers * c->per_layer_size;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
-            return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size, true);
+            return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size,
+                                  !lw_is_tower(c));
+        case LW_PATCHES:
+            return LW_MATRIX_SPEC(lw_model, patches, "patches", c->hidden_size, lw_patch_inputs(c), lw_is_tower(c));
+        case LW_PATCHES_BIAS:
+            return LW_VECTOR_SPEC(lw_model, patches_bias, "patches bias", c->hidden_size, c->patches.bias);
         case LW_OUTPUT:
             return LW_MATRIX_SPEC(lw_model, output, "output", c->vocab_size, c->hidden_size,
                                   !c->tied_embeddings && !c->pooled);
         case LW_OUTPUT_NORM:
-            return LW_VECTOR_SPEC(lw_model, output_norm, "output norm", c->hidden_size, true);
+            return LW_VECTOR_SPEC(lw_model, output_norm, "output norm", c->hidden_size, !c->patches.no_output_norm);
         case LW_OUTPUT_NORM_BIAS:
-            return LW_VECTOR_SPEC(lw_model, output_norm_bias, "output norm bias", c->hidden_size, c->norm_bias);
+            return LW_VECTOR_SPEC(lw_model, output_norm_bias, "output norm bias", c->hidden_size,
+                                  c->norm_bias && !c->patches.no_output_norm);
+        case LW_PATCHES_NORM:
+            return LW_VECTOR_SPEC(lw_model, patches_norm, "norm of patches", c->hidden_size, c->patches.norm);
         case LW_OUTPUT_BIAS:
             return LW_VECTOR_SPEC(lw_model, output_bias, "output bias", c->vocab_size, c->output_bias);
         case LW_PER_LAYER_EMBEDDING:
@@ -40,6 +48,12 @@ static lw_tensor_spec dense_tensor(const lw_dense_config* d, uint32_t inputs, bo
     switch (role) {
         case LW_DENSE:
             return LW_MATRIX_SPEC(lw_dense, matrix, "dense head", outputs, inputs, true);
+        case LW_DENSE_INPUT_NORM:
+            return LW_VECTOR_SPEC(lw_dense, input_norm, "norm of a dense head's input", inputs,
+                                  d->input_norm != LW_INPUT_NONE);
+        case LW_DENSE_INPUT_NORM_BIAS:
+            return LW_VECTOR_SPEC(lw_dense, input_norm_bias, "bias of the norm of a dense head's input", inputs,
+                                  d->input_norm == LW_INPUT_LAYER);
         case LW_DENSE_BIAS:
             return LW_VECTOR_SPEC(lw_dense, bias, "dense head bias", outputs, d->bias);
         case LW_DENSE_NORM:
@@ -58,7 +72,10 @@ static lw_tensor_spec layer_tensor(const lw_model_config* model, const lw_layer_
     return found;
 }
 
-bool lw_is_of_dense(lw_role role) { return role >= LW_DENSE && role <= LW_DENSE_NORM_BIAS; }
+bool lw_is_of_dense(lw_role role) {
+    return (role >= LW_DENSE && role <= LW_DENSE_NORM_BIAS) || role == LW_DENSE_INPUT_NORM ||
+           role == LW_DENSE_INPUT_NORM_BIAS;
+}
 
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
@@ -95,8 +112,15 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 }
 
 // Roles in the order in which a step reads the tensors: before the layers, in each layer, after the layers.
-static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,     LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,
-                                      LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION, LW_PER_LAYER_NORM};
+static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,
+                                      LW_PATCHES,
+                                      LW_PATCHES_BIAS,
+                                      LW_TOKEN_TYPE_EMBEDDING,
+                                      LW_POSITION_EMBEDDING,
+                                      LW_PATCHES_NORM,
+                                      LW_PER_LAYER_EMBEDDING,
+                                      LW_PER_LAYER_PROJECTION,
+                                      LW_PER_LAYER_NORM};
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
@@ -167,7 +191,8 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
 static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS, LW_OUTPUT};
-static const lw_role dense_roles[] = {LW_DENSE, LW_DENSE_BIAS, LW_DENSE_NORM, LW_DENSE_NORM_BIAS};
+static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_BIAS, LW_DENSE, LW_DENSE_BIAS,
+                                      LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 _Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) == LW_ROLE_COUNT,
@@ -202,7 +227,8 @@ lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* o
             add(&list, layer_roles[i], layer, layer_tensor(config, &config->layers[layer], layer_roles[i]));
     for (size_t i = 0; i < COUNT(last_roles); ++i) add(&list, last_roles[i], 0, model_tensor(config, last_roles[i]));
     for (uint32_t head = 0; head < config->n_dense; ++head) {
-        const uint32_t inputs = head == 0 ? config->hidden_size : config->dense[head - 1].outputs;
+        const uint32_t inputs = 
+            lw_dense_begins(config, head) ? lw_pooled_size(config) : config->dense[head - 1].outputs;
         for (size_t i = 0; i < COUNT(dense_roles); ++i)
             add(&list, dense_roles[i], head,
                 dense_tensor(&config->dense[head], inputs, config->norm_bias, dense_roles[i]));

@@ -140,6 +140,41 @@ static lw_status check_head(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
+// The least window of layers that see what lw_batch.sees says; 0 = all see everything.
+static uint32_t least_window(const lw_model* model) {
+    uint32_t least = 0;
+    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
+        const lw_attention_config* c = &model->layers[i].config.attention;
+        if (c->both_ways == 2 && c->window > 0 && (least == 0 || c->window < least)) least = c->window;
+    }
+    return least;
+}
+
+static lw_status check_sees(const lw_session* s, const lw_batch* b) {
+    const uint32_t window = least_window(s->model);
+    for (uint32_t i = 0; b->sees != NULL && i < b->n_seqs; ++i) {
+        const uint64_t begin = b->query_start[i], end = b->query_start[i + 1], all = b->context_lens[i] + (end - begin);
+        for (uint64_t row = begin; row < end; ++row) {
+            const uint64_t own = b->context_lens[i] + (row - begin), sees = b->sees[row];
+            if (sees != 0 && (sees <= own || sees > all || (window > 0 && sees > own + window)))
+                return lw_fail(LW_ERR_ARGUMENT,
+                               "batch: sees[%llu] is %llu, must be 0 or above the token's index %llu, at most the"
+                               " sequence's %llu tokens and within a window of %u (0 = any)",
+                               (unsigned long long)row, (unsigned long long)sees, (unsigned long long)own,
+                               (unsigned long long)all, window);
+        }
+    }
+    return LW_OK;
+}
+
+static lw_status check_positions(const lw_batch* b, uint32_t tokens) {
+    for (size_t i = 0; b->positions != NULL && i < (size_t)LW_AXES * tokens; ++i)
+        if (b->positions[i] > most_tokens)
+            return lw_fail(LW_ERR_ARGUMENT, "batch: positions[%zu] is %u, must be at most %llu", i, b->positions[i],
+                           (unsigned long long)most_tokens);
+    return LW_OK;
+}
+
 static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_arrays(b));
     if (b->n_seqs == 0 || b->query_start[0] != 0)
@@ -152,7 +187,11 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
     LW_RETURN_IF_FAILED(check_copies(s, b));
     LW_RETURN_IF_FAILED(check_head(s, b));
+    if (b->rows != NULL && lw_model_mtp(s->model) != NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: rows must be NULL where the model has a prediction head");
     LW_RETURN_IF_FAILED(check_states(s, b));
+    LW_RETURN_IF_FAILED(check_sees(s, b));
+    LW_RETURN_IF_FAILED(check_positions(b, tokens));
     return lw_check_adapters(s, b);
 }
 

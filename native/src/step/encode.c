@@ -5,7 +5,8 @@
 #include "step/run.h"
 
 uint32_t lw_model_dims(const lw_model* model) {
-    return model != NULL && model->config.pooled ? lw_dense_inputs(model, model->config.n_dense) : 0;
+    if (model == NULL || !model->config.pooled) return 0;
+    return (1 + model->config.patches.n_taps) * lw_dense_inputs(model, model->config.n_dense);
 }
 
 static lw_status check_text(const lw_session* s, const lw_texts* texts, uint32_t t) {
@@ -56,6 +57,8 @@ static lw_status check_texts(const lw_session* s, const lw_texts* texts, const f
                        "lw_encode: session, texts, their start and token_ids, and out must not be NULL");
     if (!s->model->config.pooled)
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: the session's model makes logits: lw_step runs it");
+    if (lw_is_tower(&s->model->config))
+        return lw_fail(LW_ERR_ARGUMENT, "lw_encode: the session's model reads pictures: lw_see_begin takes them");
     if ((unsigned)texts->pooling > LW_POOL_LAST || texts->normalize > 1)
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: pooling is %d and normalize %u, must be 0 to %d and 0 or 1",
                        (int)texts->pooling, texts->normalize, LW_POOL_LAST);

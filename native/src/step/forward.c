@@ -1,4 +1,6 @@
 // The forward step: one parallel region over the whole ragged batch, with a barrier between phases.
+#include <string.h>
+
 #include "graph/observe.h"
 #include "kinds/kinds.h"
 #include "kinds/mtp.h"
@@ -6,17 +8,26 @@
 #include "status.h"
 #include "step/run.h"
 
-static void fill_angles(lw_worker* w, size_t row, uint32_t position) {
+void lw_fill_angles(lw_worker* w, size_t row, const uint32_t at[LW_AXES]) {
     for (uint32_t rope = 0; rope < w->c->n_ropes; ++rope) {
         const lw_angles* angles = &w->model->ropes[rope];
         const size_t half = angles->rotated / 2;
         for (size_t i = 0; i < half; ++i) {
             double sine, cosine;
-            lw_sincos((double)position * (double)angles->frequencies[i], &sine, &cosine);
+            lw_sincos((double)at[angles->axes[i]] * (double)angles->frequencies[i], &sine, &cosine);
             w->b->cosine[rope][row * half + i] = (float)cosine * angles->scale;
             w->b->sine[rope][row * half + i] = (float)sine * angles->scale;
         }
     }
+}
+
+static void fill_angles(lw_worker* w, size_t row) {
+    const lw_batch* batch = w->step->batch;
+    const size_t tokens = batch->query_start[batch->n_seqs];
+    uint32_t at[LW_AXES];
+    for (size_t axis = 0; axis < LW_AXES; ++axis)
+        at[axis] = batch->positions != NULL ? batch->positions[axis * tokens + row] : w->b->position[row];
+    lw_fill_angles(w, row, at);
 }
 
 // Adds the embedding of the token type, then the embedding of the position.
@@ -30,15 +41,26 @@ static void add_embeddings(lw_worker* w, size_t row, float* x) {
     }
 }
 
+// The row that is given in the place of the token's embedding, or the embedding.
+static void embed_row(lw_worker* w, size_t row, float* x) {
+    const size_t hidden = w->c->hidden_size;
+    const float* const* given = w->step->batch->rows;
+    if (given != NULL && given[row] != NULL) {
+        memcpy(x, given[row], hidden * sizeof(float));
+        return;
+    }
+    lw_unpack_row(&w->model->embedding, w->b->token[row], x);
+    for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
+}
+
 static void embed(lw_worker* w) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* x = w->b->x + row * hidden;
-        lw_unpack_row(&w->model->embedding, w->b->token[row], x);
-        for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
+        embed_row(w, row, x);
         add_embeddings(w, row, x);
-        fill_angles(w, row, w->b->position[row]);
+        fill_angles(w, row);
         lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.angles, 0);
     }
     lw_end_phase(w, LW_OP_EMBED);
@@ -65,7 +87,7 @@ static void finish_logits(lw_worker* w) {
 
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL};
+    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL, 0};
     if (w->step->batch->runs != LW_RUN_MODEL) by.weight = lw_model_mtp(w->model)->mtp_norm;
     const lw_activations x = lw_normalize(w, LW_OP_OUTPUT_NORM, by, lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
@@ -86,14 +108,32 @@ static void scale_rows(lw_worker* w, float scale) {
     lw_end_phase(w, LW_OP_COMBINE);
 }
 
+void lw_run_parts(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
+        if (lw_kinds[kind]->run != NULL && lw_has_kind(w->model, layer, kind)) lw_kinds[kind]->run(w, layer, index);
+    if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
+}
+
+// A phase: adds part 1 + i of the rows that are given to x.
+static void add_taps(lw_worker* w, uint32_t i) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        const float* given = w->step->batch->rows[row];
+        if (given == NULL) continue;
+        lw_add_vector(w->b->x + row * hidden, given + (1 + i) * hidden, hidden);
+        lw_charge_row(w, LW_OP_COMBINE, 3 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_COMBINE);
+}
+
 static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
         if (lw_mixes(&layer->config)) lw_mix(w, layer, i);
         if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
-        for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
-            if (lw_kinds[kind]->run != NULL && lw_has_kind(w->model, layer, kind)) lw_kinds[kind]->run(w, layer, i);
-        if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
+        lw_run_parts(w, layer, i);
+        if (i < w->c->n_taps && w->step->batch->rows != NULL) add_taps(w, i);
     }
 }
 
@@ -137,12 +177,17 @@ static void run_step(void* context, unsigned thread) {
                    .profile = lw_session_profile_thread(s, thread)};
     lw_profile_begin(w.profile);
     if (thread == 0 && s->announce != NULL) s->announce(s->ahead);
-    lw_states_copy(&s->states, state->batch->state_copies, state->batch->n_state_copies, thread, s->threads);
-    if (state->batch->runs == LW_RUN_MODEL)
-        run_model(&w);
+    state->run(&w);
+}
+
+static void run_batch(lw_worker* w) {
+    const lw_batch* batch = w->step->batch;
+    lw_states_copy(&w->s->states, batch->state_copies, batch->n_state_copies, w->thread, w->s->threads);
+    if (batch->runs == LW_RUN_MODEL)
+        run_model(w);
     else
-        run_head(&w);
-    if (w.rows > 0 && !w.c->pooled) lw_draw_rows(&w);
+        run_head(w);
+    if (w->rows > 0 && !w->c->pooled) lw_draw_rows(w);
 }
 
 // Writes token, sequence and position of each row.
@@ -150,7 +195,7 @@ static void lay_out(lw_session* s, const lw_batch* batch) {
     for (uint32_t sequence = 0; sequence < batch->n_seqs; ++sequence) {
         const uint32_t begin = batch->query_start[sequence], end = batch->query_start[sequence + 1];
         for (uint32_t row = begin; row < end; ++row) {
-            const uint32_t id = batch->token_ids[row];
+            const uint32_t id = batch->token_ids != NULL ? batch->token_ids[row] : 0;
             s->b.token[row] = (id & LW_DRAWN_BEFORE) != 0 ? s->drawn_tokens[id & ~(uint32_t)LW_DRAWN_BEFORE] : id;
             s->b.sequence[row] = sequence;
             s->b.position[row] = batch->context_lens[sequence] + (row - begin);
@@ -175,7 +220,8 @@ static lw_status outcome(const lw_step_state* state) {
     return LW_OK;
 }
 
-lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn) {
+lw_status lw_run_rows(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn,
+                      void (*run)(lw_worker* w)) {
     lay_out(session, batch);
     session->threads = lw_pool_use(session->pool, threads_for(session, batch));
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
@@ -184,6 +230,7 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
                            .batch = batch,
                            .logits = logits_out,
                            .drawn = drawn,
+                           .run = run,
                            .n_rows = batch->query_start[batch->n_seqs],
                            .adapted = lw_make_spans(session, batch, false),
                            .adapted_logits = lw_make_spans(session, batch, true)};
@@ -191,9 +238,14 @@ lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_o
         atomic_store_explicit(&session->phases[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&session->projected, 0, memory_order_relaxed);
     lw_pool_run(session->pool, run_step, &state);
+    return outcome(&state);
+}
+
+lw_status lw_forward(lw_session* session, const lw_batch* batch, float* logits_out, lw_sampled* drawn) {
+    const lw_status status = lw_run_rows(session, batch, logits_out, drawn, run_batch);
     if (batch->runs == LW_RUN_MODEL) {
         ++session->counters.steps;
-        session->counters.tokens += state.n_rows;
+        session->counters.tokens += batch->query_start[batch->n_seqs];
     }
-    return outcome(&state);
+    return status;
 }

@@ -9,9 +9,7 @@ static bool mixes(const lw_worker* w, const lw_layer* layer, size_t kind) {
     return lw_kinds[kind]->inputs != NULL && lw_has_kind(w->model, layer, kind);
 }
 
-// Multiplies norm(x) by the matrices of all mixers in one phase. The low-rank inputs of adapted matrices come before
-// it.
-static void multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
+void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_mixer_input inputs[MAX_INPUTS];
     const lw_matrix* matrices[MAX_INPUTS];
     lw_product products[MAX_INPUTS];
@@ -54,7 +52,7 @@ static void keep_logit_rows(lw_worker* w, const lw_layer* layer) {
 // first kind: it leaves the codes of its result in b->codes, and its `add` reads them before another kind overwrites
 // them.
 void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    multiply_inputs(w, layer, index);
+    lw_multiply_inputs(w, layer, index);
     for (size_t i = LW_N_KINDS; i-- > 0;)
         if (lw_kinds[i]->mix != NULL && lw_has_kind(w->model, layer, i)) lw_kinds[i]->mix(w, layer, index);
     if (index == w->model->last_mixer) keep_logit_rows(w, layer);

@@ -3,6 +3,7 @@
 
 #include "graph/observe.h"
 #include "kinds/kinds.h"
+#include "kinds/tiles.h"
 #include "numa.h"
 #include "ops/sample.h"
 #include "status.h"
@@ -32,7 +33,11 @@ static void widen(lw_session* s) {
     *widths = (lw_widths){.hidden = c->hidden_size, .input = c->hidden_size};
     for (uint32_t i = 0; c->pooled && i <= c->n_dense; ++i) lw_widen(&widths->dense, lw_dense_inputs(s->model, i));
     lw_widen(&widths->input, widths->dense);
-    widths->scratch = c->hidden_size * sizeof(float);  // a row before it is put in order
+    if (lw_is_tower(c)) {
+        lw_widen(&widths->input, lw_patch_inputs(c));
+        lw_widen(&widths->inner, lw_patch_inputs(c));
+    }
+    widths->scratch = 2 * c->hidden_size * sizeof(float);  // a row before it is put in order, sums of rows
     for (uint32_t i = 0; i < c->n_layers; ++i)
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
             if (lw_kinds[kind]->widen != NULL && lw_has_kind(s->model, &s->model->layers[i], kind))
@@ -84,6 +89,13 @@ static void take_texts(lw_session* s, lw_parts* parts) {
     for (uint32_t i = 0; parts->base != NULL && i < s->config.n_blocks; ++i) s->all_blocks[i] = i;
 }
 
+static void take_seeing(lw_session* s, lw_parts* parts) {
+    if (!lw_is_tower(&s->model->config)) return;
+    const size_t patches = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
+    s->seeing.x = lw_take(parts, patches * s->widths.hidden * sizeof(float));
+    s->seeing.q = lw_take(parts, patches * lw_attention_of(s)->q_width * sizeof(float));
+}
+
 static void take_adapted(lw_session* s, lw_parts* parts) {
     const size_t rows = s->config.max_batch_tokens, rank = s->config.max_adapter_rank;
     if (rank == 0) return;
@@ -102,6 +114,7 @@ static void take_all(lw_session* s, lw_parts* parts) {
         if (s->of_kind[kind] != NULL && lw_kinds[kind]->take != NULL) lw_kinds[kind]->take(s, parts);
     take_adapted(s, parts);
     take_texts(s, parts);
+    take_seeing(s, parts);
     s->phases = lw_take(parts, s->n_phases * sizeof *s->phases);
     s->drawn_tokens = lw_take(parts, s->config.max_batch_logits * sizeof *s->drawn_tokens);
     s->own = lw_take(parts, threads * sizeof *s->own);
@@ -153,15 +166,19 @@ static bool open_memory(lw_session* s) {
     return true;
 }
 
-static lw_status check_config(const lw_session_config* c, bool pooled) {
+static lw_status check_config(const lw_session_config* c, const lw_model_config* model) {
+    const bool pooled = model->pooled != 0, tower = lw_is_tower(model);
     if (c->n_threads < 1 || c->n_threads > LW_MAX_THREADS)
         return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to %d", c->n_threads, LW_MAX_THREADS);
-    if (c->n_blocks < 1 && !pooled) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
+    if (c->n_blocks < 1 && (!pooled || tower)) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
     if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_logits is %u, must be 1 to max_batch_tokens (%u)",
                        c->max_batch_logits, c->max_batch_tokens);
+    if (tower && c->max_batch_tokens % lw_block_patches(model) != 0)
+        return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be a multiple of a block's %u patches",
+                       c->max_batch_tokens, lw_block_patches(model));
     if (c->max_adapter_rank > LW_MAX_ADAPTER_RANK)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_adapter_rank is %u, must be at most %d", c->max_adapter_rank,
                        LW_MAX_ADAPTER_RANK);
@@ -213,7 +230,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     if (model == NULL || config == NULL || out == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: model, config and out must not be NULL");
     if (!model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_session_open: the model is not finished");
-    LW_RETURN_IF_FAILED(check_config(config, model->config.pooled != 0));
+    LW_RETURN_IF_FAILED(check_config(config, &model->config));
     LW_RETURN_IF_FAILED(check_places(model, config));
     LW_RETURN_IF_FAILED(check_kv_type(model, config->kv_type));
     LW_RETURN_IF_FAILED(check_states(model, config->n_states, config->max_guesses));
@@ -225,7 +242,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     s->config = *config;
     s->threads = config->n_threads;
     // Each text has at most one block that is not full.
-    if (model->config.pooled)
+    if (model->config.pooled && !lw_is_tower(&model->config))
         s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
     lw_kv_describe(lw_largest_kv(model, config->kv_type), config->kv_type, s->config.n_blocks, &s->kv);
     s->places = calloc(model->config.n_layers, sizeof *s->places);

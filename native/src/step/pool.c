@@ -82,16 +82,90 @@ static void run_dense(lw_worker* w, const lw_dense* dense, const float* values, 
     lw_end_phase(w, LW_OP_HEAD);
 }
 
+// The mean of n rows, in the place of the first; they are added up in order.
+static void take_mean(float* rows, size_t n, size_t hidden) {
+    for (size_t i = 1; i < n; ++i) lw_add_vector(rows, rows + i * hidden, hidden);
+    const float by = 1.0f / (float)n;
+    for (size_t i = 0; i < hidden; ++i) rows[i] *= by;
+}
+
+// Joins the rows of each block of a picture, which are in the first of the pooled buffers. Returns where they are then.
+static float* join(lw_worker* w) {
+    const size_t hidden = w->c->hidden_size, block = lw_block_patches(w->c);
+    float *values = w->b->pooled[0], *out = w->b->pooled[1];
+    w->rows /= block;
+    if (!w->c->patches.mean_of_block) return values;  // they lie one after the other
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* rows = values + row * block * hidden;
+        take_mean(rows, block, hidden);
+        memcpy(out + row * hidden, rows, hidden * sizeof(float));
+        lw_charge_row(w, LW_OP_HEAD, (block + 2) * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+    return out;
+}
+
+static void normalize_inputs(lw_worker* w, const lw_dense* dense, float* values) {
+    const size_t n = dense->matrix.cols;
+    const lw_dense_config* c = &dense->config;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* x = values + row * n;
+        if (c->input_norm == LW_INPUT_RMS)
+            w->ops->rmsnorm(x, x, dense->input_norm, n, c->input_eps);
+        else
+            w->ops->layernorm(x, x, dense->input_norm, dense->input_norm_bias, n, c->input_eps);
+        lw_charge_row(w, LW_OP_HEAD, 2 * n, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+}
+
+// Runs the heads of group `group` on values in one of the pooled buffers. Their result goes to `out`, or if that is NULL to
+// a pooled buffer. Returns where it is.
+static float* run_group(lw_worker* w, uint32_t group, float* values, float* out) {
+    const uint32_t n = lw_dense_group(w->c);
+    for (uint32_t i = 0; i < n; ++i) {
+        const lw_dense* dense = &w->model->dense[group * n + i];
+        float* other = values == w->b->pooled[0] ? w->b->pooled[1] : w->b->pooled[0];
+        float* to = i + 1 == n && out != NULL ? out : other;
+        if (dense->config.input_norm != LW_INPUT_NONE) normalize_inputs(w, dense, values);
+        run_dense(w, dense, values, to, i + 1 == n);
+        values = to;
+    }
+    return values;
+}
+
+// A phase: puts the results of a group among the parts of the picture's rows.
+static void put_part(lw_worker* w, uint32_t group, const float* values) {
+    const size_t n = lw_dense_inputs(w->model, w->c->n_dense), stride = lw_model_dims(w->model);
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        memcpy(w->step->logits + row * stride + group * n, values + row * n, n * sizeof(float));
+        lw_charge_row(w, LW_OP_HEAD, 2 * n, 0);
+    }
+    lw_end_phase(w, LW_OP_HEAD);
+}
+
+void lw_tap_rows(lw_worker* w, uint32_t tap) {
+    const size_t rows = w->rows;
+    pool(w, w->b->x, w->b->pooled[0], false);
+    put_part(w, 1 + tap, run_group(w, 1 + tap, join(w), NULL));
+    w->rows = rows;
+}
+
 void lw_pool_texts(lw_worker* w) {
-    const lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, 1, false, NULL};
+    const lw_norm by = {.weight = w->model->output_norm,
+                        .bias = w->model->output_norm_bias,
+                        .scale = 1,
+                        .eps = w->c->patches.output_eps};
     const lw_activations rows = lw_normalize(w, LW_OP_OUTPUT_NORM, by, false);
     const uint32_t n_dense = w->c->n_dense;
+    const bool tapped = w->c->patches.n_taps > 0;
     if (w->s->texts->pooling == LW_POOL_MEAN) w->rows = w->s->texts->n_texts;
     float* values = n_dense > 0 ? w->b->pooled[0] : w->step->logits;
     pool(w, rows.f32, values, n_dense == 0);
-    for (uint32_t i = 0; i < n_dense; ++i) {
-        float* out = i + 1 < n_dense ? w->b->pooled[(i + 1) % 2] : w->step->logits;
-        run_dense(w, &w->model->dense[i], values, out, i + 1 == n_dense);
-        values = out;
-    }
+    if (lw_is_tower(w->c)) values = join(w);
+    if (n_dense > 0) values = run_group(w, 0, values, tapped ? NULL : w->step->logits);
+    if (tapped) put_part(w, 0, values);
 }

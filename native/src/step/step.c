@@ -1,7 +1,7 @@
 // Runs one step of a session, either at once or on the session's thread for steps started ahead.
 #include "step/run.h"
 
-static void count_native(lw_session* session, uint64_t start) {
+void lw_count_native(lw_session* session, uint64_t start) {
     session->counters.native_seconds += 1e-9 * (double)(lw_profile_now() - start);
     pthread_mutex_lock(&session->lock);
     session->published = session->counters;
@@ -21,6 +21,6 @@ lw_status lw_run_batch(lw_session* s, const lw_batch* batch, float* logits, lw_s
     const lw_status status = lw_forward(s, batch, logits, drawn);
     if (status == LW_OK && batch->draws != NULL)
         for (uint32_t i = 0; i < batch->n_logits; ++i) s->drawn_tokens[i] = drawn[i].token;
-    count_native(s, start);
+    lw_count_native(s, start);
     return status;
 }

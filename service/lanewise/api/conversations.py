@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json
 
 from lanewise.api.schemas import (
@@ -25,23 +26,78 @@ class TextPart(Strict):
     text: str
 
 
+class ImageUrl(Strict):
+    """An image, as a data: URL or where it is."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] = Field(
+        "auto", description="With low it takes as few tokens as its model allows."
+    )
+
+
+class ImagePart(Strict):
+    """An image between texts."""
+
+    type: Literal["image_url"]
+    image_url: str | ImageUrl
+    # What a client of another dialect calls the image, for errors.
+    place: SkipJsonSchema[str] = ""
+
+    @property
+    def url(self) -> str:
+        """Its data, or where it is."""
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+    @property
+    def detail(self) -> Literal["auto", "low", "high", "original"]:
+        """How much of it the model sees."""
+        return "auto" if isinstance(self.image_url, str) else self.image_url.detail
+
+
+# What is of no known type is said to be no text.
+Part = Annotated[
+    Annotated[TextPart, Tag("[text]")]
+    | Annotated[ImagePart, Tag("[image_url]")]
+    | Annotated[TextPart, Tag("[foreign]")],
+    by_type(lambda _: "text", ("text", "image_url")),
+]
+
+
 class Message(BaseModel):
     """One message of a conversation; other keys are there for the template."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[TextPart], FirstProblemOnly()] | None = None
+    content: str | Annotated[list[Part], FirstProblemOnly()] | None = None
 
     @property
     def text(self) -> str:
-        """The content, its parts as lines."""
+        """The content without images, its parts as lines."""
         if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
+            return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content or ""
 
-    def for_template(self) -> dict[str, Any]:
-        """The message with its text parts joined, as most templates expect it."""
+    @property
+    def images(self) -> list[tuple[int, ImagePart]]:
+        """Its images, each with its place in the content."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return [(i, part) for i, part in enumerate(parts) if isinstance(part, ImagePart)]
+
+    def marked(self, mark: str) -> str:
+        """The content as text with a mark for each image; between texts alone are lines."""
+        if not isinstance(self.content, list):
+            return self.content or ""
+        written = ""
+        for part in self.content:
+            if isinstance(part, ImagePart):
+                written += mark
+            else:
+                written += ("" if not written or written.endswith(mark) else "\n") + part.text
+        return written
+
+    def for_template(self, mark: str = "") -> dict[str, Any]:
+        """The message with its parts joined; of images there is a mark each, if there is one."""
         # Templates know the older name of the developer's role.
         role = "system" if self.role == "developer" else self.role
         others = self.model_extra or {}
@@ -50,7 +106,7 @@ class Message(BaseModel):
             others = {key: value for key, value in others.items() if key != "tool_calls"}
         elif isinstance(calls, list):
             others = {**others, "tool_calls": [_with_object(call) for call in calls]}
-        return {**others, "role": role, "content": self.text}
+        return {**others, "role": role, "content": self.marked(mark) if mark else self.text}
 
 
 Messages = Annotated[list[Message], FirstProblemOnly()]

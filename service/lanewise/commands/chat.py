@@ -1,7 +1,9 @@
 """``lanewise chat``: talk with a model in the terminal."""
 
+import base64
 import difflib
 import json
+import mimetypes
 import re
 import shutil
 import signal
@@ -18,6 +20,8 @@ from lanewise.commands.chat_server import flags_of, own_server
 from lanewise.loading.checkpoints.hub import DEFAULT
 from lanewise.settings import ChatSettings, SettingsError
 
+Turn = dict[str, Any]
+MAX_IMAGE = 64 << 20  # bytes; servers have limits of their own
 FAINT, PLAIN = "\x1b[2m", "\x1b[0m"
 CLEAR_LINE = "\r\x1b[K"
 # Controls but for the line feed and the tab, what turns the direction of writing, lone surrogates.
@@ -35,6 +39,7 @@ FIELDS = (
 HELP = '''\
   Enter sends; \\ at the end of a line, or """ before and after, for several lines
   Ctrl-C stops an answer; Ctrl-D or /quit leaves
+  /image [FILE]        an image that goes with the next message; alone: none does
   /system [TEXT]       what the model is told first; alone: shows it
   /set [NAME [VALUE]]  a field of requests, such as temperature 0.2; alone: shows them
   /retry               another answer to the last message
@@ -95,12 +100,14 @@ class Chat:
         self._client = client
         self._model = model
         self._system = settings.system
-        self._turns: list[dict[str, str]] = []
+        self._turns: list[Turn] = []
+        self._images: list[dict[str, Any]] = []  # of the next message
         self._fields: dict[str, Any] = {}
         for name in ("temperature", "max_tokens"):
             if (value := getattr(settings, name)) is not None:
                 self._fields[name] = value
         self._commands: dict[str, Callable[[str], None]] = {
+            "/image": self._add_image,
             "/system": self._set_system,
             "/set": self._set_field,
             "/retry": self._retry,
@@ -153,7 +160,32 @@ class Chat:
         print(f"{printable(name)} is no command; {hint}; a blank before it sends it")
 
     def _say(self, text: str) -> None:
-        self._answer_to([*self._turns, {"role": "user", "content": text}])
+        content: Any = text
+        if self._images:
+            content = [*self._images, {"type": "text", "text": text}]
+        self._answer_to([*self._turns, {"role": "user", "content": content}])
+        if self._turns and self._turns[-1]["role"] == "assistant":
+            self._images = []
+
+    def _add_image(self, name: str) -> None:
+        """Have a file go with the next message; without a name, none."""
+        if not name:
+            self._images = []
+            print("no image goes with the next message; /image FILE attaches one")
+            return
+        path = Path(name).expanduser()
+        try:
+            if path.stat().st_size > MAX_IMAGE:
+                print(f"{path}: more than {MAX_IMAGE >> 20} MiB")
+                return
+            data = base64.b64encode(path.read_bytes()).decode()
+        except OSError as error:
+            print(f"{path}: {error.strerror}")
+            return
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        url = {"url": f"data:{kind};base64,{data}"}
+        self._images.append({"type": "image_url", "image_url": url})
+        print(f"{path} goes with the next message, {len(self._images)} in all")
 
     def _retry(self, _: str) -> None:
         turns = list(self._turns)
@@ -164,7 +196,7 @@ class Chat:
         else:
             print("there is no message to answer again")
 
-    def _answer_to(self, turns: list[dict[str, str]]) -> None:
+    def _answer_to(self, turns: list[Turn]) -> None:
         """Go on with these turns; whatever goes wrong, those that were stay."""
         before, self._turns = self._turns, turns
         is_answered = False
@@ -174,8 +206,8 @@ class Chat:
             if not is_answered:
                 self._turns = before
 
-    def _messages(self) -> list[dict[str, str]]:
-        system = [{"role": "system", "content": self._system}] if self._system else []
+    def _messages(self) -> list[Turn]:
+        system: list[Turn] = [{"role": "system", "content": self._system}] if self._system else []
         return [*system, *self._turns]
 
     def _answer(self, *, shows_numbers: bool = True) -> bool:
@@ -234,7 +266,7 @@ class Chat:
             content = {"model": self._model, **self._fields, "messages": self._messages()}
             text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
         else:
-            turns = (f"{turn['role']}:\n{turn['content']}\n" for turn in self._messages())
+            turns = (f"{turn['role']}:\n{_text_of(turn)}\n" for turn in self._messages())
             text = "\n".join(turns)
         try:
             path.write_text(text, encoding="utf-8")
@@ -242,6 +274,14 @@ class Chat:
             print(f"{path}: {error.strerror}")
         else:
             print(f"written: {path}")
+
+
+def _text_of(turn: Turn) -> str:
+    """What a turn says, with a word for each image."""
+    content = turn["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "[image]") for part in content)
 
 
 class Screen:

@@ -26,6 +26,7 @@ from lanewise.engine.scheduling.admission import Admission
 from lanewise.engine.scheduling.deadlines import TimeLimits
 from lanewise.engine.scheduling.pacing import Pacer, Work
 from lanewise.engine.scheduling.scheduler import Scheduler
+from lanewise.engine.scheduling.sight import Sight, Tower
 from lanewise.engine.steps.delivery import Outbox, give_outputs
 from lanewise.engine.steps.jobs import JobMaker
 from lanewise.engine.steps.stepping import StepEvents, Stepper
@@ -55,8 +56,11 @@ class Engine(EngineThread):
         config: EngineConfig,
         metrics: Metrics,
         draft: Drafter | None = None,
+        tower: Tower | None = None,
+        image_bytes: int = 0,
         open_store: Callable[[], Files] | None = None,
     ) -> None:
+        """With a ``tower`` prompts may have pictures, whose rows take ``image_bytes`` if kept."""
         self.config = config
         admission = Admission(self.largest_request, config.max_queued_tokens, metrics)
         super().__init__("lanewise-engine", admission, metrics)
@@ -68,7 +72,8 @@ class Engine(EngineThread):
             self._store = StoredBlocks(
                 open_store, runner, self._pool, config.kv_windows, self._inbox.put, _cost(pacer)
             )
-        self._scheduler = Scheduler(config, self._pool, pacer, self._store)
+        self._sight = None if tower is None else Sight(tower, image_bytes, metrics)
+        self._scheduler = Scheduler(config, self._pool, pacer, self._sight, self._store)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Scheduled, Job] = {}
@@ -160,9 +165,20 @@ class Engine(EngineThread):
 
     def _work(self) -> None:
         while self._receive():
+            if self._sight is not None and not self._steps.has_step_in_flight:
+                self._see(self._sight)
             self._steps.advance()
             if time.perf_counter() - self._busy_since >= PUBLISH_S:
                 self._publish()
+
+    def _see(self, sight: Sight) -> None:
+        """Have rows of pictures made, for as long as sequences that run can wait."""
+        beside_s = self._steps.last_s if self._scheduler.running else None
+        if sight.is_working:
+            self._outbox.send()
+        if failed := sight.advance(beside_s):
+            sequence, error = failed
+            self._fail_alone([sequence], error)
 
     def _wind_up(self, error: EngineStoppedError) -> None:
         self._fail(list(self._jobs), error)
@@ -172,6 +188,8 @@ class Engine(EngineThread):
         finally:
             self._masks.close()
             self._store.close()
+            if self._sight is not None:
+                self._sight.close()
             self._runner.close()
             if self._speculator is not None:
                 self._speculator.close()
@@ -182,7 +200,8 @@ class Engine(EngineThread):
         self._drain_inbox()
         for group, error in self._limits.late(time.monotonic()):
             self._fail_group(group, error)
-        if self._store.is_reading and not self._scheduler.running:
+        sees = self._sight is not None and self._sight.is_working
+        if self._store.is_reading and not self._scheduler.running and not sees:
             self._outbox.send()
             with suppress(queue.Empty):
                 self._inbox.get(timeout=READING_S)()

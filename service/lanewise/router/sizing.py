@@ -16,7 +16,7 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.planning.memory import plan_memory
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.runtime.targets import held_bytes, held_name
+from lanewise.runtime.targets import held_bytes, held_name, tower_bytes
 from lanewise.settings import MTP, Settings, SettingsError, resolve_mapping
 
 # Interpreter, library, tokenizer and activations of a step.
@@ -41,6 +41,7 @@ def size_of(settings: Settings, budget: int, memory: int | None) -> dict[str, An
     with open_checkpoint(path, settings.hf_overrides, mtp=mtp) as checkpoint:
         checkpoint.limit_context(settings.max_model_len)
         weights = held_bytes(checkpoint, settings.weights)
+        weights += tower_bytes(checkpoint, settings.tower_weights)
         fixed = weights + held.n_bytes + PROCESS_BYTES
         if checkpoint.config.pooling is not None:
             return {"bytes": memory or fixed, "settings": more}

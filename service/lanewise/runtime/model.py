@@ -12,6 +12,7 @@ from lanewise.loading.base.formats import TABLE_BYTES, TensorType, has_table
 from lanewise.loading.base.mapped_file import changed_files
 from lanewise.loading.base.names import HF, TENSOR_NAMES, is_vector
 from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.vision import VisionFacts
 from lanewise.loading.programs.native_program import NativeProgram
 from lanewise.native.library import Native, NativeError, native
 from lanewise.runtime.guards import guard_mappings
@@ -73,6 +74,8 @@ class Model:
     parts: str  # what else was asked for, such as "head=q4_0"; "" for nothing
     placement: Placement | None  # of its sessions too; None: the system chooses
     files: tuple[Path, ...]  # what it was read from; a directory stands for its contents
+    tower: "Model | None"  # makes rows of pictures for this one, which closes it
+    vision: VisionFacts | None
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class Model:
         self.name, self.files = checkpoint.name, checkpoint.files
         self.weights, self.parts = checkpoint.weights_name, ""
         self.placement = placement
+        self.tower, self.vision = None, checkpoint.vision
         self._handle = _create(self._native, self.config, isa, threads)
 
     @classmethod
@@ -286,6 +290,8 @@ class Model:
 
     def close(self) -> None:
         """Free the weights; sessions that are still open are closed first."""
+        if self.tower is not None:
+            self.tower.close()
         for session in list(self._sessions):
             session.close()
         handle, self._handle = self._handle, self._native.ffi.NULL

@@ -136,6 +136,7 @@ class Session(NativeSession):
             tokens=max_batch_tokens,
             logits=max_batch_logits,
             vocab=model.config.vocab_size,
+            hidden=model.config.hidden_size * (1 + model.config.n_taps),
             groups=self.groups,
             has_states=layout.state_bytes > 0,
             has_adapters=max_adapter_rank > 0,

@@ -8,10 +8,12 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
+import numpy.typing as npt
 
 from lanewise.runtime.adapter import Adapter
 from lanewise.runtime.sampling import (
     Draw,
+    Floats,
     NativeSampling,
     Sampled,
     Sampling,
@@ -21,6 +23,7 @@ from lanewise.runtime.sampling import (
 )
 
 RUN_MODEL, RUN_HEAD, RUN_HEAD_AGAIN = 0, 1, 2  # lw_runs
+AXES = 3  # LW_AXES
 
 
 @dataclass
@@ -51,6 +54,14 @@ class Batch:
     state_copies: Sequence[tuple[int, int]] = ()  # places of states (from, to), as ``block_copies``
     guesses: Sequence[int] | None = None  # of each sequence; None: none has any
     accepted: Sequence[int] | None = None  # of each sequence; None: none has any
+    # (token, rows [n, hidden_size] of float32): they stand for the embeddings of n tokens from that
+    # one of the batch on; the ids of these count for per-layer values only.
+    rows: Sequence[tuple[int, Floats]] = ()
+    # [LW_AXES][tokens] positions for RoPE; None: each token's index in its sequence, on all axes.
+    positions: Uint32s | None = None
+    # Of each token how many of its sequence's first ones it sees in layers that see ahead; 0: those
+    # up to itself, else all those are in the batch or the cache. None: all are 0.
+    sees: Sequence[int] | Uint32s | None = None
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
 
 
@@ -61,6 +72,7 @@ class ArrayLimits:
     tokens: int
     logits: int
     vocab: int
+    hidden: int  # values of a row that stands for an embedding
     groups: int  # of layers, each with its blocks
     has_states: bool
     has_adapters: bool
@@ -80,7 +92,9 @@ class StepArrays:
         samplings: WeakKeyDictionary[Sampling, NativeSampling],
     ) -> None:
         self._ffi = ffi
-        self._vocab = limits.vocab
+        self._vocab, self._hidden = limits.vocab, limits.hidden
+        self._n_tokens = limits.tokens
+        self._rows: npt.NDArray[np.uintp] | None = None  # where the rows of tokens are; 0: nowhere
         self._n_groups = limits.groups
         self._has_states = limits.has_states
         self._samplings = samplings  # shared by all steps of a session
@@ -122,8 +136,8 @@ class StepArrays:
         """Write a batch and its draws, if there are any."""
         if batch.block_tables is not self._tables:
             self._write_tables(batch.block_tables)
-        self._copy_checked(batch)
         self._owners = [draws]
+        self._copy_checked(batch)
         self.batch.n_block_copies = len(batch.block_copies)
         if batch.block_copies:
             copies = self._ffi.new("uint32_t[]", list(chain(*batch.block_copies)))
@@ -203,10 +217,49 @@ class StepArrays:
         self._copy("context_lens", batch.context_lens)
         self._copy("logit_rows", batch.logit_rows)
         self._copy("table_rows", rows)
+        self._write_rows(batch.rows, n_tokens)
+        self._write_array("positions", batch.positions, (AXES, n_tokens))
+        self._write_array("sees", batch.sees, (n_tokens,))
         self._write_guesses("guesses", batch.guesses, n_seqs)
         self._write_guesses("accepted", batch.accepted, n_seqs)
         if batch.adapters is not None or self.batch.adapters:
             self._write_adapters(batch.adapters, n_seqs)
+
+    def _write_rows(self, given: Sequence[tuple[int, Floats]], n_tokens: int) -> None:
+        if not given:
+            self.batch.rows = self._ffi.NULL
+            return
+        if self._rows is None:
+            self._rows = np.zeros(self._n_tokens, np.uintp)
+        places = self._rows
+        places[:] = 0
+        for first, array in given:
+            rows = np.ascontiguousarray(array, np.float32)
+            if rows.ndim != 2 or rows.shape[1] != self._hidden or first < 0:
+                raise ValueError(
+                    f"rows from token {first} on have shape {rows.shape}; accepted: rows of"
+                    f" {self._hidden}"
+                )
+            if first + len(rows) > n_tokens:
+                raise ValueError(f"{len(rows)} rows from token {first} on, of {n_tokens} tokens")
+            places[first : first + len(rows)] = rows.ctypes.data + rows.strides[0] * np.arange(
+                len(rows), dtype=np.uintp
+            )
+            self._owners.append(rows)
+        pointers = self._ffi.from_buffer(places)
+        self._owners.append(pointers)
+        self.batch.rows = self._ffi.cast("const float* const*", pointers)
+
+    def _write_array(self, name: str, given: Any, shape: tuple[int, ...]) -> None:
+        if given is None:
+            setattr(self.batch, name, self._ffi.NULL)
+            return
+        array = np.ascontiguousarray(given, np.uint32)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape}; accepted: {shape}")
+        pointer = self._ffi.from_buffer("uint32_t[]", array)
+        self._owners.append(pointer)
+        setattr(self.batch, name, pointer)
 
     def _write_guesses(self, name: str, counts: Sequence[int] | None, n_seqs: int) -> None:
         if counts is None or not self._has_states:

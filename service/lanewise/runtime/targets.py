@@ -44,6 +44,7 @@ MATRICES = frozenset(
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,
+        Role.PATCHES,
     }
 )
 
@@ -73,6 +74,11 @@ def held_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
             checkpoint.tensors, target_types(checkpoint, weights), strict=True
         )
     )
+
+
+def tower_bytes(checkpoint: Checkpoint, weights: str | None) -> int:
+    """Bytes that the matrices of its tower take, if it has one, asked to be ``weights``."""
+    return 0 if checkpoint.tower is None else held_bytes(checkpoint.tower, weights)
 
 
 def held_size(tensor: Tensor, target: TensorType) -> int:

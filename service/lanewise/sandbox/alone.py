@@ -45,7 +45,7 @@ def encode_chats(
             found.append(tokenizer.encode_marked(text, mark))
         return found
 
-    return asyncio.run(_within(Sandbox(LIMITS, LIMITS, uncounted()), encode))
+    return asyncio.run(_within(Sandbox(LIMITS, LIMITS, LIMITS, uncounted()), encode))
 
 
 def check_alone(template: ChatTemplate, sandbox: Sandbox) -> None:

@@ -305,7 +305,10 @@ class Lane:
         if job.done.done():
             return
         if "result" in reply:
-            job.done.set_result(reply["result"])
+            result = reply["result"]
+            if wire.RAW in reply:
+                result[wire.RAW] = reply[wire.RAW]
+            job.done.set_result(result)
         elif "refused" in reply:
             _fail(job, "refused", reply["refused"])
         else:
@@ -376,6 +379,6 @@ def _answered(job: Job) -> Iterator[None]:
         _fail(job, "crash", "what reads it has failed")
 
 
-def pack_job(name: str, payload: Mapping[str, Any]) -> bytes:
+def pack_job(name: str, payload: Mapping[str, Any], raw: bytes = b"") -> bytes:
     """A job for a worker; ValueError or RecursionError if JSON cannot hold its payload."""
-    return wire.pack({"job": name, "payload": payload})
+    return wire.pack({"job": name, "payload": payload, wire.RAW: raw})

@@ -1,4 +1,4 @@
-"""The sandbox of one server: its zygote and the lanes of its two kinds of jobs."""
+"""The sandbox of one server: its zygote and the lanes of its three kinds of jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # A recursion that fits does so in a sixteenth of what the server's threads for it have, because
 # there the same work must never overflow.
 STACK_BYTES = 4 << 20
-SLOW_GRAMMARS, SLOW_TEMPLATES = 2, 1
+SLOW_GRAMMARS, SLOW_TEMPLATES, SLOW_IMAGES = 2, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Counters:
 
     grammars: Mapping[str, Counter]
     templates: Mapping[str, Counter]
+    images: Mapping[str, Counter]
     workers: Counter
     restarts: Counter
 
@@ -40,7 +41,9 @@ class Counters:
 class Sandbox:
     """Does jobs in processes that are started when the first is to be done."""
 
-    def __init__(self, grammars: Limits, templates: Limits, counters: Counters) -> None:
+    def __init__(
+        self, grammars: Limits, templates: Limits, images: Limits, counters: Counters
+    ) -> None:
         self._counters = counters
         self.shortage = Shortage()
         self._zygote: Zygote | None = None
@@ -53,6 +56,10 @@ class Sandbox:
         self.templates = Lane(
             *("template", "rendered", templates, self._workers(templates), counters.templates),
             slow_places=SLOW_TEMPLATES,
+        )
+        self.images = Lane(
+            *("image", "read", images, self._workers(images), counters.images),
+            slow_places=SLOW_IMAGES,
         )
 
     def _workers(self, limits: Limits) -> Callable[[], Awaitable[Worker]]:
@@ -81,6 +88,7 @@ class Sandbox:
         zygote, self._zygote = self._zygote, None
         await self.grammars.close()
         await self.templates.close()
+        await self.images.close()
         if zygote is not None:
             zygote.kill()
 
@@ -130,4 +138,4 @@ class _Uncounted:
 def uncounted() -> Counters:
     """Counters that are dropped, for a pool without metrics."""
     counts = dict.fromkeys((*REASONS, "done"), _Uncounted())
-    return Counters(counts, counts, _Uncounted(), _Uncounted())
+    return Counters(counts, counts, counts, _Uncounted(), _Uncounted())

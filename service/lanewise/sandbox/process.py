@@ -53,13 +53,13 @@ class Channel:
         """
         try:
             await self._loop.sock_sendall(self.sock, message)
-            (n_bytes,) = wire.HEADER.unpack(await self._exactly(wire.HEADER.size))
-            if n_bytes > most_bytes:
-                raise OverflowError(n_bytes)
-            body = await self._exactly(n_bytes)
-            return (
-                await asyncio.to_thread(wire.unpack, body) if n_bytes > LARGE else wire.unpack(body)
-            )
+            n_json, n_raw = wire.HEADER.unpack(await self._exactly(wire.HEADER.size))
+            if n_json + n_raw > most_bytes:
+                raise OverflowError(n_json + n_raw)
+            body = await self._exactly(n_json + n_raw)
+            if len(body) > LARGE:
+                return await asyncio.to_thread(wire.unpack, body, n_json)
+            return wire.unpack(body, n_json)
         except OSError as error:
             raise ProcessGoneError(str(error)) from error
 

@@ -6,6 +6,7 @@ from typing import Any
 from lanewise.sandbox.lane import SandboxError, pack_job
 from lanewise.sandbox.pool import Sandbox
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError, Message
+from lanewise.text.image_parts import ImageMarks
 from lanewise.text.tokenizer import Tokenizer
 
 # A compiled template that is larger, or took longer to make, is made by each worker that needs it.
@@ -64,10 +65,11 @@ def pack_conversation(
     add_generation_prompt: bool,
     without_end: bool,
     most_characters: int,
+    images: ImageMarks | None = None,
 ) -> tuple[bytes, str]:
     """What a worker needs to render a conversation, and the tokenizer's mark in it.
 
-    ChatTemplateError if it cannot be sent there.
+    ``images`` is what stands for images in it. ChatTemplateError if it cannot be sent there.
     """
     try:
         (messages, tools, variables), mark = tokenizer.mark_chat(messages, tools, variables)
@@ -79,6 +81,7 @@ def pack_conversation(
             "add_generation_prompt": add_generation_prompt,
             "continued": without_end,
             "most_characters": most_characters,
+            "images": None if images is None else [images.mark, images.written_as],
         }
         return pack_job("render", payload), mark
     except RecursionError:

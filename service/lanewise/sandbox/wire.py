@@ -1,29 +1,39 @@
-"""Messages between the server, the zygote and its workers: a length, then JSON."""
+"""Messages between the server, the zygote and its workers: two lengths, then JSON and bytes.
+
+What a message has under ``raw`` are bytes that go as they are, such as an image.
+"""
 
 import json
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Any
 
-HEADER = struct.Struct("<I")
+RAW = "raw"
+HEADER = struct.Struct("<II")
 MAX_BYTES = (1 << 32) - 1
 PIECE = 1 << 18
 
 
-def pack(message: Any) -> bytes:
+def pack(message: Mapping[str, Any]) -> bytes:
     """A message as bytes; ValueError or RecursionError if JSON cannot hold it."""
-    body = json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    if len(body) > MAX_BYTES:
-        raise ValueError(f"a message of {len(body)} bytes is too long")
-    return HEADER.pack(len(body)) + body
+    raw: bytes = message.get(RAW, b"")
+    told = {key: value for key, value in message.items() if key != RAW}
+    body = json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if max(len(body), len(raw)) > MAX_BYTES:
+        raise ValueError(f"a message of {max(len(body), len(raw))} bytes is too long")
+    return b"".join((HEADER.pack(len(body), len(raw)), body, raw))
 
 
-def unpack(body: bytes | bytearray) -> Any:
-    """What was packed; ``body`` is what follows the length."""
-    return json.loads(body.decode("utf-8", "surrogatepass"))
+def unpack(body: bytes | bytearray, n_json: int) -> Any:
+    """What was packed; ``body`` is what follows the lengths."""
+    message = json.loads(body[:n_json].decode("utf-8", "surrogatepass"))
+    if len(body) > n_json:
+        message[RAW] = bytes(memoryview(body)[n_json:])
+    return message
 
 
-def send(sock: socket.socket, message: Any) -> None:
+def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
     """Send a message on a blocking socket."""
     sock.sendall(pack(message))
 
@@ -34,8 +44,8 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]] | None:
     if not head:
         return None
     head += _exactly(sock, HEADER.size - len(head))
-    (n_bytes,) = HEADER.unpack(head)
-    return unpack(_exactly(sock, n_bytes)), fds
+    n_json, n_raw = HEADER.unpack(head)
+    return unpack(_exactly(sock, n_json + n_raw), n_json), fds
 
 
 def _exactly(sock: socket.socket, n_bytes: int) -> bytearray:

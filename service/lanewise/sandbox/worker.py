@@ -74,8 +74,13 @@ def _reply(state: State, sock: socket.socket, set_up: dict[str, Any]) -> dict[st
             state.set_up(key, value)
     except RefusedError as error:
         return {"refused": str(error), "made": False}
+    payload = message["payload"]
+    if wire.RAW in message:
+        payload[wire.RAW] = message[wire.RAW]
     try:
-        return {"result": JOBS[message["job"]](state.made, message["payload"]), "made": True}
+        result = JOBS[message["job"]](state.made, payload)
+        raw = result.pop(wire.RAW, b"") if isinstance(result, dict) else b""
+        return {"result": result, wire.RAW: raw, "made": True}
     except RefusedError as error:
         return {"refused": str(error), "made": True}
 

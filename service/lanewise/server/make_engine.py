@@ -1,11 +1,12 @@
 """Makes the engine of a loaded model: how much KV cache, which limits, which session."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lanewise import __version__, host
 from lanewise.engine.base.adapters import Adapters
 from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.picture import PictureRules
 from lanewise.engine.base.window import Windows
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing.draft_model import Drafter, DraftModel
@@ -16,6 +17,7 @@ from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.step_threads import limit_threads
+from lanewise.runtime.tower import Tower
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
 from lanewise.server.make_store import store_opener
@@ -38,10 +40,18 @@ def make_engine(
     threads: int,
     limit: host.MemoryLimit,
     adapters: Adapters | None,
+    *,
+    sees: bool = False,
 ) -> Engine:
-    """The engine with its session; the KV cache takes what memory the settings leave it."""
+    """The engine with its session; the KV cache takes what memory the settings leave it.
+
+    It ``sees`` where prompts may have pictures, for which the model has a tower.
+    """
     cache = plan_cache(settings, model, draft, limit, adapters)
     config = engine_config(settings, model, tokenizer, threads, cache, limit)
+    if sees and model.vision is not None:
+        rules = PictureRules(model.vision.n_axes, see_ahead=model.vision.both_ways != "none")
+        config = replace(config, pictures=rules)
     session = Session(
         model,
         threads=threads,
@@ -76,8 +86,12 @@ def make_engine(
         guesses = _run_draft(draft, threads, config)
     elif model.config.has_mtp:
         guesses = PredictionHead(session, config)
+    tower = None
+    if sees and model.tower is not None:
+        tower = Tower(model.tower, threads=threads)
     store = store_opener(settings, model, cache.kv_type, session.block_bytes)
-    return Engine(session, config, Metrics(facts), guesses, store)
+    images = settings.image_cache_memory
+    return Engine(session, config, Metrics(facts), guesses, tower, images, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,8 @@ def plan_cache(
     windows = Windows.for_steps(sizes, settings.max_step_tokens)
     packed_bytes = model.info.packed_bytes + adapter_bytes(settings, model, adapters)
     packed_bytes += draft.model.info.packed_bytes if draft else 0
+    packed_bytes += model.tower.info.packed_bytes if model.tower is not None else 0
+    packed_bytes += settings.image_cache_memory if model.tower is not None else 0
     block_bytes = layout.block_bytes + (draft.block_bytes if draft else 0)
     kv = _choose(settings, layout, windows, limit, asked or context, packed_bytes, block_bytes)
     _warn_of_too_much(kv, packed_bytes, limit)

@@ -44,10 +44,12 @@ def store_opener(
 
 def _fingerprint(model: Model, kv_type: str) -> bytes:
     """All that keys and values depend on but their tokens: no CPU, thread or batch."""
+    parts = [__version__, str(model.info.numerics), model.parts, kv_type]
+    for one in (model, model.tower):  # rows of pictures are made by the other
+        if one is not None:
+            content = content_digest(one.files, cache_folder())
+            parts += [one.weights, repr(one.config), content]
     digest = hashlib.sha256()
-    for part in (
-        *(__version__, str(model.info.numerics), model.weights, model.parts, kv_type),
-        *(repr(model.config), content_digest(model.files, cache_folder())),
-    ):
+    for part in parts:
         digest.update(f"{len(part)} {part}\n".encode())
     return digest.digest()

@@ -8,6 +8,7 @@ import logging
 import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lanewise import host, topology
@@ -34,6 +35,7 @@ def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tup
             path,
             settings.hf_overrides,
             mtp=settings.speculation and settings.draft == MTP,
+            mmproj=None if settings.mmproj is None else Path(settings.mmproj).expanduser(),
         ) as checkpoint,
     ):
         checkpoint.limit_context(settings.max_model_len)
@@ -100,7 +102,7 @@ def load_weights(
                 raise InterruptedError("loading was given up")
             progress(done, total)
 
-        return Model.load(
+        model = Model.load(
             checkpoint,
             weights=settings.weights,
             isa=settings.isa,
@@ -109,18 +111,33 @@ def load_weights(
             placement=placement,
             progress=show,
         )
+        if checkpoint.tower is None:
+            return model
+        try:
+            model.tower = Model.load(
+                checkpoint.tower,
+                weights=settings.tower_weights,
+                isa=settings.isa,
+                threads=threads,
+                placement=placement,
+            )
+        except BaseException:
+            model.close()
+            raise
+        return model
 
 
 def _place(
     settings: Settings, checkpoint: Checkpoint, threads: int, limit: host.MemoryLimit
 ) -> topology.Placement:
     from lanewise.runtime import placing_refusal
-    from lanewise.runtime.targets import held_bytes
+    from lanewise.runtime.targets import held_bytes, tower_bytes
 
     placement = topology.place(
         settings,
         threads,
-        weight_bytes=held_bytes(checkpoint, settings.weights),
+        weight_bytes=held_bytes(checkpoint, settings.weights)
+        + tower_bytes(checkpoint, settings.tower_weights),
         limit=limit,
         refusal=placing_refusal,
     )

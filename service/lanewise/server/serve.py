@@ -27,6 +27,7 @@ from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine
 from lanewise.server.adapters import make_adapters
 from lanewise.server.draft import open_draft
+from lanewise.server.eyes import make_eyes
 from lanewise.server.listener import address_of
 from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
@@ -37,6 +38,7 @@ from lanewise.text.chat_template import ChatTemplateError
 
 logger = logging.getLogger(__name__)
 
+MAX_BODY_BYTES = Settings.max_body_bytes
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 OTHER_THREADS = 4  # for what is rare: a process to start, metrics, an adapter to load
 
@@ -53,7 +55,7 @@ def serve(
     tokenizer = text.tokenizer
     with contextlib.ExitStack() as models:
         models.enter_context(model)
-        adapters = None
+        adapters, see = None, None
         engine: Engine | EncoderEngine
         if text.pooling is not None:
             engine = make_encoder(settings, model, threads, limit, text.pooling.max_tokens)
@@ -62,7 +64,11 @@ def serve(
             if draft is not None:
                 models.enter_context(draft.model)
             adapters = make_adapters(settings, model)
-            engine = make_engine(settings, model, draft, tokenizer, threads, limit, adapters)
+            see = make_eyes(settings, model.vision, tokenizer)
+            engine = make_engine(
+                *(settings, model, draft, tokenizer, threads, limit, adapters),
+                sees=see is not None,
+            )
         state = ServerState(
             engine=engine,
             tokenizer=tokenizer,
@@ -70,6 +76,7 @@ def serve(
             version=__version__,
             fingerprint=_fingerprint(model),
             chat_template=text.chat_template,
+            see=see,
             pooling=text.pooling,
             sampling_defaults=text.sampling,
             card=ModelCard(
@@ -78,7 +85,7 @@ def serve(
                 model.info.packed_bytes,
                 text.notice,
             ),
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=_max_body_bytes(settings, sees=see is not None),
             request_budgets=RequestBudgets.of(settings),
             workers=Workers(host.give_back_memory, 0 if tokenizer.is_limited else INLINE_SIZE),
             step_timeout_s=settings.step_timeout_s,
@@ -97,6 +104,12 @@ def serve(
             else None,
         )
         return _serve(settings, state, listener)
+
+
+def _max_body_bytes(settings: Settings, *, sees: bool) -> int:
+    """What the settings say; where that is what they always say, an image has room in base64."""
+    given = settings.max_body_bytes
+    return max(given, 2 * settings.max_image_bytes) if sees and given == MAX_BODY_BYTES else given
 
 
 def _fingerprint(model: Model) -> str:
@@ -148,7 +161,7 @@ async def _answer(settings: Settings, state: ServerState, listener: socket.socke
         web = await asyncio.to_thread(importlib.import_module, "lanewise.api.http_server")
         server = web.make_server(settings, state)
         await given_back
-        checking = asyncio.create_task(_check_template(state))
+        checking = asyncio.create_task(_prepare_sandbox(state))
     watching = asyncio.create_task(file_watch.watch(state))
     quota = asyncio.create_task(machine.watch_quota(state.engine.metrics.facts.threads))
     await server.serve(sockets=[listener])
@@ -157,10 +170,15 @@ async def _answer(settings: Settings, state: ServerState, listener: socket.socke
     checking.cancel()
 
 
-async def _check_template(state: ServerState) -> None:
-    """Say early, but not before the server is ready, that chat requests will be refused."""
+async def _prepare_sandbox(state: ServerState) -> None:
+    """Say early, but not before the server is ready, what requests will be refused."""
     if state.warming is not None:
         await asyncio.wait({state.warming})
+    if state.eyes is not None and state.phase is Phase.READY:
+        try:
+            await state.eyes.service.prepare()
+        except SandboxError as error:
+            logger.warning("what reads images has not been tried: %s", error)
     if state.chat_template is None or state.phase is not Phase.READY:
         return
     try:

@@ -8,6 +8,7 @@ GROUPS = {
     "model": (
         *("models", "models_dir", "served_model_name", "chat_template", "generation_config"),
         *("weights", "load", "kv_cache_dtype", "max_model_len", "hf_overrides"),
+        *("mmproj", "tower_weights"),
     ),
     "machine": (
         *("threads", "isa", "cpu_pinning", "numa", "autotune", "decode_threads"),
@@ -33,14 +34,10 @@ GROUPS = {
     "adapters": ("lora", "allow_runtime_lora", "lora_root", "max_loras", "max_lora_rank"),
     "bounds of a request": (
         *("max_messages", "max_tools", "max_tool_bytes", "max_stop_strings", "max_stop_token_ids"),
-        *(
-            "max_logit_bias",
-            "max_texts",
-            "max_grammar_bytes",
-            "grammar_timeout_s",
-            "grammar_memory",
-        ),
-        *("grammar_cache_memory", "template_timeout_s", "template_memory"),
+        *("max_logit_bias", "max_texts", "max_grammar_bytes", "grammar_timeout_s"),
+        *("grammar_memory", "grammar_cache_memory", "template_timeout_s", "template_memory"),
+        *("max_images", "max_image_bytes", "max_image_pixels", "image_timeout_s", "image_memory"),
+        *("image_cache_memory", "image_hosts", "image_fetch_timeout_s"),
         *("response_store_bytes", "max_stored_responses"),
     ),
     "log and traces": ("log_level", "log_format", "otlp_traces_endpoint"),

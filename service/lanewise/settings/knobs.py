@@ -290,6 +290,28 @@ class Settings(ModelSettings):
     template_memory: int = knob(
         128 * MIB, SIZE, "memory to render a conversation in, then status 400"
     )
+    max_images: int = knob(16, integer(0), "most images of a request, of all its messages")
+    max_image_bytes: int = knob(16 * MIB, SIZE, "largest image as it is sent, decoded from base64")
+    max_image_pixels: int = knob(
+        50_000_000, integer(1), "most pixels of an image, width by height, before it is decoded"
+    )
+    image_timeout_s: float = knob(
+        3.0, SOME_SECONDS, "processor time to decode and resize an image in, then status 400"
+    )
+    image_memory: int = knob(
+        1 << 30, SIZE, "memory to decode and resize an image in, then status 400"
+    )
+    image_hosts: tuple[str, ...] = knob(
+        (), TEXTS, "hosts from which images are fetched that requests name by URL; none = no URLs"
+    )
+    image_fetch_timeout_s: float = knob(
+        10.0, SOME_SECONDS, "time in which such an image must be there, then status 400"
+    )
+    image_cache_memory: int = knob(
+        128 * MIB,
+        SIZE,
+        "memory of what towers made of images, kept for requests with the same ones",
+    )
     max_messages: int = knob(
         1 << 14, integer(1), "most messages of a request, parts of their contents included"
     )
@@ -327,6 +349,18 @@ class Settings(ModelSettings):
     )
     chat_template: str | None = knob(
         None, TEXT, "file with a jinja chat template to use instead of the model's"
+    )
+    mmproj: str | None = knob(
+        None,
+        TEXT,
+        "mmproj file of a GGUF model, with what makes it see pictures; looked for beside the model"
+        " when not given",
+    )
+    tower_weights: str | None = knob(
+        None,
+        choice("q8_0"),
+        "type to hold the matrices in that read pictures, quantized while loading; the file's when"
+        " not given",
     )
     hf_overrides: Mapping[str, object] | None = knob(
         None,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from lanewise.text.answers.explained import as_text
 from lanewise.text.chat_template import NULL, REASONING_NAMES, ChatTemplate, ChatTemplateError
+from lanewise.text.image_parts import ImageMarks, as_parts
 from lanewise.text.template_error import TextTooLongError
 from lanewise.text.turns import ORDERS, one_call_each, unchanged
 
@@ -51,10 +52,12 @@ def render_conversation(
     add_generation_prompt: bool,
     continued: bool = False,
     most_characters: int | None = None,
+    images: ImageMarks | None = None,
 ) -> str:
     """The text of a conversation, which ends within its last message if that is ``continued``.
 
-    ChatTemplateError if the template refuses it or makes more characters of it.
+    ChatTemplateError if the template refuses it or makes more characters of it, or if it writes
+    another number of images than there are.
     """
 
     def rendered(messages: Conversation) -> str:
@@ -65,9 +68,13 @@ def render_conversation(
             content = messages[-1].get("content") or ""
             # A template that strips messages shows the mark without the space.
             messages = [*messages[:-1], {**messages[-1], "content": f"{content}{end} "}]
-        text = template.render_within(
-            most_characters, messages, tools, add_generation_prompt, variables
-        )
+
+        def written(messages: Conversation) -> str:
+            return template.render_within(
+                most_characters, messages, tools, add_generation_prompt, variables
+            )
+
+        text = written(messages) if images is None else images.written(messages, written)
         return _up_to(text, end, content) if end else text
 
     best, *others = _shapes(template, messages, has_tools=tools is not None)
@@ -210,6 +217,13 @@ class _Trial:
                 best, most = shape, score
             if score == len(words):
                 break
+        if most < len(words):  # perhaps it reads lists of parts alone
+            for shape in shapes:
+                listed = _chain(shape, as_parts)
+                score = self._score(listed, messages, words, in_order=in_order)
+                if score > most:
+                    best, most, shapes = listed, score, [listed, *shapes]
+                    break
         return [best, *(shape for shape in shapes if shape is not best)]
 
     def _call_shape(self, order: str) -> tuple[Shape, bool]:

@@ -129,7 +129,7 @@ def test_errors_are_its_own_classes(sdk, model):
     body = ErrorResponse.model_validate(found.value.body, strict=True)
     assert "claude" in body.error.message
     image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
-    with pytest.raises(anthropic.BadRequestError, match="this server reads text only"):
+    with pytest.raises(anthropic.BadRequestError, match="this model reads text only"):
         sdk.messages.create(**ask(model, messages=[{"role": "user", "content": [image]}]))
     long = [{"role": "user", "content": "word " * 1000}]
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 512"):

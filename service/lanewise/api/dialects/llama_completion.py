@@ -121,7 +121,7 @@ def _item(item: Item) -> str | list[int]:
     if not isinstance(item, PromptObject):
         return item
     if item.multimodal_data:
-        message = "prompt.multimodal_data: this model reads text only; accepted: none"
+        message = "prompt.multimodal_data: images are read in conversations alone; accepted: none"
         raise BadRequestError(message, param="prompt.multimodal_data")
     return item.prompt_string
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lanewise.api.conversations import Message, Tool, function_tool
-from lanewise.api.dialects.messages_blocks import Block, joined
+from lanewise.api.dialects.messages_blocks import Block, ImageBlock, joined
 from lanewise.api.dialects.messages_body import CountTokensRequest, MessagesRequest, ToolSpec
 from lanewise.api.dialects.messages_wire import ERRORS, PING, MessagesWire
 from lanewise.api.generation.ask import (
@@ -99,7 +99,11 @@ def _conversation(body: CountTokensRequest) -> tuple[list[Message], bool]:
 def _merge(before: dict[str, Any], turn: dict[str, Any]) -> None:
     """Two messages of one role are one: many templates want roles to alternate."""
     between = "\n" if turn["role"] == "user" else ""
-    before["content"] = between.join((before["content"], turn["content"]))
+    contents = before["content"], turn["content"]
+    if all(isinstance(content, str) for content in contents):
+        before["content"] = between.join(contents)
+    else:
+        before["content"] = [part for content in contents for part in _as_list(content)]
     for name in ("tool_calls", "reasoning_content"):
         if name in turn:
             before[name] = before[name] + turn[name] if name in before else turn[name]
@@ -109,13 +113,40 @@ def _turns(body: CountTokensRequest) -> Iterator[dict[str, Any]]:
     if system := joined(body.system):
         yield {"role": "system", "content": system}
     names: dict[str, str] = {}  # of tools, by the ids of their uses
+    places = dict(_places_of_images(body))
     for turn in body.messages:
         blocks = turn.blocks
         if turn.role == "assistant":
             names.update((block.id, block.name) for block in blocks if block.type == "tool_use")
             yield _assistants(blocks)
         else:
-            yield from _given(turn.role, blocks, names)
+            yield from _given(turn.role, blocks, names, places)
+
+
+def _places_of_images(body: CountTokensRequest) -> Iterator[tuple[int, str]]:
+    """What clients call images, by the identity of their blocks."""
+    for i, turn in enumerate(body.messages):
+        for j, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
+            inner = block.content if isinstance(block, Block) else ""
+            yield id(block), f"messages[{i}].content[{j}].source"
+            for k, one in enumerate(inner if isinstance(inner, list) else ()):
+                yield id(one), f"messages[{i}].content[{j}].content[{k}].source"
+
+
+def _content(blocks: Sequence[Any], places: dict[int, str]) -> str | list[dict[str, Any]]:
+    """Texts and images in a message; lines where there are texts alone."""
+    if not any(isinstance(block, ImageBlock) for block in blocks):
+        return "\n".join(block.text for block in blocks)
+    return [
+        {"type": "image_url", "image_url": block.url, "place": places[id(block)]}
+        if isinstance(block, ImageBlock)
+        else {"type": "text", "text": block.text}
+        for block in blocks
+    ]
+
+
+def _as_list(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _assistants(blocks: Sequence[Block]) -> dict[str, Any]:
@@ -137,24 +168,31 @@ def _assistants(blocks: Sequence[Block]) -> dict[str, Any]:
     return made | {"tool_calls": calls} if calls else made
 
 
-def _given(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Results of tools are messages of their own, between which the text is."""
-    texts: list[str] = []
+def _given(
+    role: str, blocks: Sequence[Any], names: dict[str, str], places: dict[int, str]
+) -> Iterator[dict[str, Any]]:
+    """Results of tools are messages of their own, between which texts and images are."""
+    others: list[Any] = []
     for block in blocks:
         if block.type != "tool_result":
-            texts.append(block.text)
+            others.append(block)
             continue
-        if texts:
-            yield {"role": role, "content": "\n".join(texts)}
-            texts = []
-        content = joined(block.content)
+        if others:
+            yield {"role": role, "content": _content(others, places)}
+            others = []
+        given = block.content
+        content = given if isinstance(given, str) else _content(given, places)
         made = {"role": "tool", "tool_call_id": block.tool_use_id}
         if block.tool_use_id in names:
             made["name"] = names[block.tool_use_id]
         # Templates have no other place for it.
-        yield made | {"content": f"Error: {content}" if block.is_error else content}
-    if texts or not blocks:
-        yield {"role": role, "content": "\n".join(texts)}
+        if block.is_error and isinstance(content, str):
+            content = f"Error: {content}"
+        elif block.is_error:
+            content = [{"type": "text", "text": "Error:"}, *_as_list(content)]
+        yield made | {"content": content}
+    if others or not blocks:
+        yield {"role": role, "content": _content(others, places)}
 
 
 MESSAGES = Dialect(

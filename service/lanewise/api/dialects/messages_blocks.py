@@ -1,4 +1,4 @@
-"""Blocks of messages in Anthropic's form, and what each of them says to a model that reads text."""
+"""Blocks of messages in Anthropic's form, and what each of them says to a model."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -113,6 +113,54 @@ AnyText = Annotated[
 Texts = str | Annotated[list[AnyText], FirstProblemOnly()]
 
 
+class ImageSource(Strict):
+    """An image, as base64 or where it is."""
+
+    type: Literal["base64", "url"]
+    media_type: str = Field("", description="Of base64; what the data is counts.")
+    data: str = Field("", description="Of base64.")
+    url: str = Field("", description="Of url.")
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        name = "data" if self.type == "base64" else "url"
+        if name not in self.model_fields_set:
+            raise ValueError(f"{self.type} needs {name}")
+        return self
+
+
+class ImageBlock(Strict):
+    """An image."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+    @property
+    def text(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
+    def url(self) -> str:
+        """Where it is, or its data."""
+        source = self.source
+        return source.url if source.type == "url" else f"data:;base64,{source.data}"
+
+
+Results = (
+    str
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[ImageBlock, Tag("[image]")] | Annotated[AnyText, Tag("[foreign]")],
+                by_type(lambda _: "text", ("image",)),
+            ]
+        ],
+        FirstProblemOnly(),
+    ]
+)
+
+
 def joined(texts: Any) -> str:
     """Blocks as one text, each on a line of its own."""
     return texts if isinstance(texts, str) else "\n".join(block.text for block in texts)
@@ -129,7 +177,7 @@ class Block(Strict):
     tool_use_id: str = Field(
         default="", description="Of tool_result: the tool_use that it answers."
     )
-    content: Texts = Field(default="", description="Of tool_result.")
+    content: Results = Field(default="", description="Of tool_result.")
     is_error: bool = Field(default=False, description="Of tool_result.")
     thinking: str = Field(default="", description="Of thinking; templates keep or drop it.")
 
@@ -149,6 +197,7 @@ AnyBlock = Annotated[
     | Annotated[Block, Tag("[redacted_thinking]")]
     | Annotated[DocumentBlock, Tag("[document]")]
     | Annotated[SearchResultBlock, Tag("[search_result]")]
+    | Annotated[ImageBlock, Tag("[image]")]
     | Annotated[ForeignBlock, Tag("[foreign]")],
-    by_type(lambda _: "text", (*NEEDED, "document", "search_result")),
+    by_type(lambda _: "text", (*NEEDED, "document", "search_result", "image")),
 ]

@@ -24,7 +24,7 @@ from lanewise.api.schemas import (
 )
 
 TYPES = {
-    "user": {"text", "tool_result", "document", "search_result"},
+    "user": {"text", "tool_result", "document", "search_result", "image"},
     "assistant": {"text", "tool_use", "thinking", "redacted_thinking"},
     "system": {"text"},
 }

@@ -9,8 +9,8 @@ from lanewise.api.conversations import Message, functions_of, left_out, places_o
 from lanewise.api.dialects.ollama_fields import (
     ChatRequest,
     GenerateRequest,
-    refuse_images,
     to_messages,
+    with_images,
 )
 from lanewise.api.errors import ApiError, BadRequestError, ModelNotFoundError
 from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
@@ -56,22 +56,25 @@ def ask_chat(body: ChatRequest) -> Ask:
 
 def ask_generate(body: GenerateRequest) -> Ask:
     """What a request for a text asks for; without a prompt, whether the model is here."""
-    refuse_images(body.images, "images")
     _refuse_what_we_lack(body)
+    if body.images and (body.raw or body.suffix):
+        name = "raw" if body.raw else "suffix"
+        raise BadRequestError(f"images: not with {name}, which has no template", param="images")
     if body.suffix:
         if body.raw:
             raise BadRequestError("suffix: not with raw, whose prompt is complete", param="suffix")
         return body.ask(Prompts(items=[Infill(prefix=body.prompt, suffix=body.suffix)]))
-    if not body.prompt:
+    if not body.prompt and not body.images:
         return body.nothing()
     if body.raw:
         if body.system:
             raise BadRequestError("system: not with raw, whose prompt is complete", param="system")
         return body.ask(Prompts(items=[body.prompt]))
-    said = [("system", body.system)] if body.system else []
-    said.append(("user", body.prompt))
-    messages = [Message.model_validate({"role": role, "content": text}) for role, text in said]
-    plain = "\n\n".join(text for _, text in said)
+    content = with_images(body.prompt, body.images, "images")
+    said: list[tuple[str, Any]] = [("system", body.system)] if body.system else []
+    said.append(("user", content))
+    messages = [Message.model_validate({"role": role, "content": one}) for role, one in said]
+    plain = "\n\n".join(filter(None, (body.system, body.prompt)))
     return body.ask(
         Conversation(
             messages=messages,
@@ -79,7 +82,7 @@ def ask_generate(body: GenerateRequest) -> Ask:
             effort=body.effort,
             must_think=body.must_think,
             effort_param="think",
-            plain=plain,
+            plain=None if body.images else plain,
             param="prompt",
         )
     )

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, Tag
 from lanewise.api.conversations import ForeignTool, Message, Tool
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.dialects.openai_fields import JSON_OBJECT
-from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.ask import (
     Ask,
     BestEffort,
@@ -30,6 +29,7 @@ from lanewise.api.schemas import (
 from lanewise.text.grammar import GrammarSource
 
 Anything = Annotated[list[Any], FirstProblemOnly()]
+Images = Annotated[list[str], FirstProblemOnly()]
 GOODBYE = (0, "0", "0s", "0m", "0h")  # with which others unload a model
 SCHEMA_OR_JSON = 'accepted: "json" or a JSON schema'
 
@@ -130,7 +130,7 @@ class GenerateRequest(OllamaFields):
     template: str = Field("", description="Not supported: the model's own is used.")
     raw: bool = Field(False, description="The prompt is what the model continues.")
     context: Anything = Field(default_factory=list, description="Not supported.")
-    images: Anything = Field(default_factory=list, description="Not supported.")
+    images: Images = Field(default_factory=list, description="In base64.")
 
 
 class OllamaFunction(Strict):
@@ -165,7 +165,7 @@ class OllamaMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str = ""
     thinking: str = ""
-    images: Anything = Field(default_factory=list, description="Not supported.")
+    images: Images = Field(default_factory=list, description="In base64.")
     tool_calls: Annotated[list[OllamaCall], FirstProblemOnly()] = Field(default_factory=list)
     tool_name: str = Field("", description="Of the tool whose result this is.")
     tool_call_id: str = ""
@@ -197,10 +197,19 @@ class PullRequest(Strict):
     stream: bool = True
 
 
-def refuse_images(images: Sequence[Any], param: str) -> None:
-    """Raise if there are any."""
-    if images:
-        raise BadRequestError(f"{param}: this model reads text only; accepted: none", param=param)
+def with_images(text: str, images: Sequence[str], param: str) -> str | list[dict[str, Any]]:
+    """A message's content: images come before its text."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": _as_url(image), "place": f"{param}[{i}]"}
+        for i, image in enumerate(images)
+    ]
+    return [*parts, {"type": "text", "text": text}] if text else parts
+
+
+def _as_url(image: str) -> str:
+    return image if image[:5].lower() == "data:" else f"data:;base64,{image}"
 
 
 def to_messages(messages: Sequence[OllamaMessage]) -> list[Message]:
@@ -209,8 +218,8 @@ def to_messages(messages: Sequence[OllamaMessage]) -> list[Message]:
     open_calls: list[tuple[str, str]] = []  # names and ids of those without a result yet
     n_calls = 0
     for i, message in enumerate(messages):
-        refuse_images(message.images, f"messages[{i}].images")
-        shown: dict[str, Any] = {"role": message.role, "content": message.content}
+        content = with_images(message.content, message.images, f"messages[{i}].images")
+        shown: dict[str, Any] = {"role": message.role, "content": content}
         if message.thinking:
             shown["reasoning_content"] = message.thinking
         if message.tool_calls:

@@ -82,7 +82,10 @@ class OpenAiWire(ABC):
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": usage.cached_tokens,
+                **({"image_tokens": usage.image_tokens} if usage.image_tokens else {}),
+            },
         }
         details = {}
         if usage.thinking_tokens is not None:

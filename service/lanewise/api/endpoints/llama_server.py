@@ -100,7 +100,7 @@ async def props(_: Request, state: ServerState) -> Response:
         "model_path": state.model_name,
         "model_alias": state.model_name,
         "chat_template": "" if template is None else template.shown or "",
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": state.eyes is not None, "audio": False},
         "bos_token": names.get("bos_token", ""),
         "eos_token": names.get("eos_token", ""),
         "build_info": f"lanewise-{state.version}",

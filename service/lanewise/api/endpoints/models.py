@@ -106,6 +106,7 @@ def _for_agents(name: str, state: ServerState) -> dict[str, Any]:
         *(CALLS if "tools" in can else ()),
         *(REASONS if "thinking" in can else ()),
     ]
+    sees = "vision" in can
     writes = "embeddings" if state.pooling is not None else "text"
     return {
         "name": name,
@@ -113,8 +114,8 @@ def _for_agents(name: str, state: ServerState) -> dict[str, Any]:
         "context_window": context,
         "max_context_length": context,
         "architecture": {
-            "modality": f"text->{writes}",
-            "input_modalities": ["text"],
+            "modality": f"{'text+image' if sees else 'text'}->{writes}",
+            "input_modalities": ["text", "image"] if sees else ["text"],
             "output_modalities": [writes],
         },
         "top_provider": {"context_length": context, "max_completion_tokens": context},
@@ -124,7 +125,7 @@ def _for_agents(name: str, state: ServerState) -> dict[str, Any]:
             "completion_fim": "insert" in can,
             "function_calling": "tools" in can,
             "reasoning": "thinking" in can,
-            "vision": False,
+            "vision": sees,
         },
         "meta": {
             "n_vocab": state.tokenizer.vocab_size,

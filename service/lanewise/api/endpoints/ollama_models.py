@@ -72,7 +72,8 @@ def capabilities(state: ServerState) -> list[str]:
     if state.chat_template is None or state.chat_template.shown is None:
         return ["completion", *insert]
     thinks = answer_format(state.chat_template, tools=False).thinks
-    return ["completion", "tools", *insert, *(["thinking"] if thinks else [])]
+    sees = ["vision"] if state.eyes is not None else []
+    return ["completion", "tools", *insert, *sees, *(["thinking"] if thinks else [])]
 
 
 async def ollama_pull(request: Request, state: ServerState) -> Response:

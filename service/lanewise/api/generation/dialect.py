@@ -10,6 +10,7 @@ from lanewise.api.generation.events import Choice, Piece, Progress, Usage
 from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.http.error_forms import OPENAI, ErrorForm
 from lanewise.api.schemas import Strict
+from lanewise.engine.base.picture import Span
 
 M = TypeVar("M", bound=Strict)
 
@@ -19,6 +20,7 @@ class Prompt(NamedTuple):
 
     ids: list[int]
     text: str | None = None
+    pictures: Sequence[Span] = ()  # among the ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

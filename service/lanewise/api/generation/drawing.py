@@ -125,8 +125,10 @@ def make_requests(
             priority=ask.priority,
             client=client,
             adapter=adapter,
-            max_draft=ask.sampling.max_draft,
+            # What guesses has no tower, or would read placeholders.
+            max_draft=0 if prompt.pictures else ask.sampling.max_draft,
             grammar=grammar,
+            pictures=prompt.pictures,
             expected=expected,
         )
         for prompt, drawn_by in zip(prompts, params, strict=True)

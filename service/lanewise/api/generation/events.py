@@ -132,6 +132,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # of the prompts
+    image_tokens: int = 0  # of the prompts
     expected_tokens: int | None = None  # by the client; None: nothing is
     accepted_tokens: int = 0  # of those, that the answers have
     thinking_tokens: int | None = None  # may be off by a tag; None: this model does not tell

@@ -60,7 +60,7 @@ async def count(
     try:
         call, _ = await _read(request, state, lambda _: dialect)
         find_adapter(call.ask.model, state)
-        rendered = await render(call, Bounds(room=call.hold))
+        rendered = await render(call, Bounds(room=call.hold), wants_pixels=False)
     except ApiError as error:
         return dialect.errors.response(error)
     n_tokens = sum(len(prompt.ids) for prompt in rendered.prompts)
@@ -119,6 +119,9 @@ async def _answer(call: Call[Ask], times: Times, dialect: Dialect[Any]) -> Respo
     requests = make_requests(call, prompts, params, adapter, grammar, expected)
     answering = await read(size, partial(_answering, call, rendered, expected))
     answering.usage.times = times
+    answering.usage.image_tokens = sum(
+        span.n_tokens for prompt in prompts for span in prompt.pictures
+    )
     about = _about(call, prompts, answering.usage)
     return await respond(
         Order(call, requests, answering, dialect, dialect.wire(about), about.model)

@@ -15,8 +15,10 @@ from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size, room_of
 from lanewise.api.generation.shortening import shorter
 from lanewise.api.shared.budgets import MAX_CHARACTERS
+from lanewise.api.shared.images import NO_IMAGES, Images, refuse_images
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
+from lanewise.sandbox.images import ReadImage
 from lanewise.sandbox.lane import SandboxError
 from lanewise.sandbox.templates import pack_conversation
 from lanewise.text.answers.families import (
@@ -28,6 +30,8 @@ from lanewise.text.answers.families import (
 from lanewise.text.answers.grammar_values import without_grammars
 from lanewise.text.answers.thinking import Start
 from lanewise.text.chat_template import ChatTemplate, ChatTemplateError
+from lanewise.text.control_tokens import choose_mark
+from lanewise.text.image_parts import ImageMarks
 from lanewise.text.pieces import Bounds
 from lanewise.text.turns import without_session
 
@@ -44,12 +48,15 @@ class Rendered(NamedTuple):
     start: Start = Start.CONTENT
 
 
-async def render(call: Call[Ask], bounds: Bounds | None = None) -> Rendered:
+async def render(
+    call: Call[Ask], bounds: Bounds | None = None, *, wants_pixels: bool = True
+) -> Rendered:
     """The prompts of a request, as long as it wants them.
 
-    Without ``bounds`` of a prompt that is too long only as much as shows that it is.
+    Without ``bounds`` of a prompt that is too long only as much as shows that it is. To count
+    tokens pixels are not needed.
     """
-    rendered = await _render(call, bounds or _bounds(call))
+    rendered = await _render(call, bounds or _bounds(call), wants_pixels)
     if call.ask.last_prompt_tokens is None:
         return rendered
     return rendered._replace(prompts=_cut(rendered.prompts, call))
@@ -68,10 +75,15 @@ def _cut(prompts: list[Prompt], call: Call[Ask]) -> list[Prompt]:
     if most == -1:
         asked = ask.ending.max_tokens
         most = max(1, limit - (room_of(asked, limit) if asked else 1))
+    if any(prompt.pictures and len(prompt.ids) > most for prompt in prompts):
+        raise BadRequestError(
+            "truncate_prompt_tokens: a prompt with images cannot be cut",
+            param="truncate_prompt_tokens",
+        )
     return [prompt if len(prompt.ids) <= most else Prompt(prompt.ids[-most:]) for prompt in prompts]
 
 
-async def _render(call: Call[Ask], bounds: Bounds) -> Rendered:
+async def _render(call: Call[Ask], bounds: Bounds, wants_pixels: bool) -> Rendered:
     ask, state = call.ask, call.state
     prompts = _prompts_of(ask, state)
     if prompts is not None:
@@ -80,12 +92,17 @@ async def _render(call: Call[Ask], bounds: Bounds) -> Rendered:
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, state)
     _check_thinking(call, ask.input, form)
-    prompt, end = await _render_fitting(call, ask.input, form, bounds)
+    images = await images_of(call, ask.input, wants_pixels=wants_pixels)
+    if images and ask.shown.prompt_logprobs is not None:
+        raise BadRequestError(
+            "prompt_logprobs: a prompt with images has none", param="prompt_logprobs"
+        )
+    prompt, end = await _render_fitting(call, ask.input, form, bounds, images)
     return Rendered([prompt], form, form.start_of(end, ask.input.continued))
 
 
 async def _render_fitting(
-    call: Call[Ask], chat: Conversation, form: AnswerFormat, bounds: Bounds
+    call: Call[Ask], chat: Conversation, form: AnswerFormat, bounds: Bounds, images: Images
 ) -> tuple[Prompt, str]:
     """``render_chat``, without as few of the oldest messages as can be if all are too long."""
     ask, limit = call.ask, call.state.max_model_len
@@ -93,7 +110,7 @@ async def _render_fitting(
         bounds = Bounds(most=limit, room=bounds.room)
 
     async def made_of(chat: Conversation) -> tuple[Prompt, str]:
-        return await render_chat(call, chat, ask.tools, form, bounds)
+        return await render_chat(call, chat, ask.tools, form, bounds, images)
 
     async def attempt(chat: Conversation, answer: int) -> tuple[Prompt, str] | None:
         try:
@@ -209,14 +226,54 @@ async def render_chat(
     tools: ToolUse,
     form: AnswerFormat,
     bounds: Bounds | None = None,
+    images: Images | None = None,
 ) -> tuple[Prompt, str]:
-    """A conversation as the model gets it, and the end of its text; else as ``render_text``."""
+    """A conversation as the model gets it, and the end of its text; else as ``render_text``.
+
+    ``images`` are all that its messages have; None: they are read to be counted.
+    """
     state = call.state
+    bounds = bounds or Bounds(room=call.hold)
+    if images is None:
+        images = await images_of(call, chat, wants_pixels=False)
     text, mark = await render_text(call, chat, tools, form)
-    encode = partial(state.tokenizer.encode_marked, text, mark, bounds or Bounds(room=call.hold))
+    seen = [images[id(part)] for message in chat.messages for _, part in message.images]
+    if seen and state.eyes is not None:
+        text = _with_views(text, seen, state.eyes.written_as, chat.param)
+    encode = partial(state.tokenizer.encode_marked, text, mark, bounds)
     with call.hold.passing(text.__sizeof__()):
         ids = await state.workers.read(len(text), encode)
-    return Prompt(ids), text[-END_SIZE:]
+    if not seen or state.eyes is None or len(ids) > state.max_model_len:
+        return Prompt(ids), text[-END_SIZE:]
+    ids, pictures = state.eyes.spans(ids, seen)
+    return Prompt(ids, pictures=pictures), text[-END_SIZE:]
+
+
+def _with_views(text: str, images: Sequence[ReadImage], written_as: str, param: str) -> str:
+    """The text of a conversation with a placeholder for each view where its images are."""
+    between = text.split(written_as)
+    if len(between) != len(images) + 1:
+        raise BadRequestError(
+            f"{param}: the model's chat template writes {len(between) - 1} images of {len(images)}",
+            param=param,
+        )
+    first, *others = between
+    pairs = zip(images, others, strict=True)
+    return first + "".join(image.text + behind for image, behind in pairs)
+
+
+async def images_of(call: Call[Any], chat: Conversation, *, wants_pixels: bool) -> Images:
+    """The images of a conversation, read; BadRequestError if the model sees none."""
+    state = call.state
+    if not any(message.images for message in chat.messages):
+        return NO_IMAGES
+    if state.eyes is None:
+        refuse_images(chat.messages, chat.param)
+        return NO_IMAGES
+    reading = state.eyes.read(
+        chat.messages, chat.param, call.caller, state.workers, wants_pixels=wants_pixels
+    )
+    return await while_connected(call.receive, reading)
 
 
 async def render_text(
@@ -233,12 +290,15 @@ async def render_text(
             param="chat_template_kwargs",
         )
     continues = chat.continue_final_message
+    images = _image_marks(chat, state)
 
     def pack() -> tuple[bytes, str]:
         conversation: Sequence[Mapping[str, Any]]
         # Also those that must not be called now: the prompt stays what it was.
         listed = [_for_template(tool) for tool in tools.listed] or None
-        conversation = without_session([message.for_template() for message in chat.messages])
+        image_mark = "" if images is None else images.mark
+        shown_as = [message.for_template(image_mark) for message in chat.messages]
+        conversation = without_session(shown_as)
         conversation, listed = form.conversation(conversation, listed)
         shown = sum(map(text_size, (conversation, listed, variables)))
         check_size(shown, state.max_model_len, param)
@@ -247,6 +307,7 @@ async def render_text(
             add_generation_prompt=chat.add_generation_prompt and not continues,
             without_end=continues,
             most_characters=MAX_CHARACTERS * state.max_model_len,
+            images=images,
         )
 
     try:
@@ -259,6 +320,14 @@ async def render_text(
         headers = {"retry-after": str(RETRY_AFTER_S)}
         raise UnavailableError(f"{param}: {error}", param=param, headers=headers) from None
     return text, mark
+
+
+def _image_marks(chat: Conversation, state: ServerState) -> ImageMarks | None:
+    """What stands for images in the texts of a conversation, if there are any."""
+    if state.eyes is None or not any(message.images for message in chat.messages):
+        return None
+    mark = choose_mark([message.text for message in chat.messages])
+    return ImageMarks(mark, state.eyes.written_as)
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Record:
             "stream": self.ask.delivery.stream,
             "prompt_tokens": self.usage.prompt_tokens,
             "cached_tokens": self.usage.cached_tokens,
+            **({"image_tokens": self.usage.image_tokens} if self.usage.image_tokens else {}),
             "completion_tokens": self.usage.completion_tokens,
             "finish_reasons": self.reasons,
         }

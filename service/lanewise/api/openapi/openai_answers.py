@@ -28,7 +28,7 @@ USAGE = record(
         "prompt_tokens": COUNT,
         "completion_tokens": COUNT,
         "total_tokens": COUNT,
-        "prompt_tokens_details": record({"cached_tokens": COUNT}),
+        "prompt_tokens_details": record({"cached_tokens": COUNT}, {"image_tokens": COUNT}),
     },
     {
         "completion_tokens_details": record(

@@ -11,6 +11,7 @@ MAX_CHARACTERS = 256
 # JSON writes a character as six bytes at most.
 BYTES_OF_CHARACTER = 6
 ROOM = 1 << 16
+MAX_PIXEL_BYTES = 64 << 20  # of what a tower sees of one image
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class TextBudgets:
     grammar_cache_memory: int = Settings.grammar_cache_memory
     template_timeout_s: float = Settings.template_timeout_s
     template_memory: int = Settings.template_memory
+    image_timeout_s: float = Settings.image_timeout_s
+    image_memory: int = Settings.image_memory
 
     @classmethod
     def of(cls, settings: Settings) -> "TextBudgets":
@@ -36,5 +39,6 @@ class TextBudgets:
         return Sandbox(
             Limits(self.grammar_timeout_s, self.grammar_memory, grammar + ROOM),
             Limits(self.template_timeout_s, self.template_memory, text + ROOM),
+            Limits(self.image_timeout_s, self.image_memory, MAX_PIXEL_BYTES),
             counters,
         )

@@ -13,6 +13,7 @@ from lanewise.api.observing.scrapes import Scrapes
 from lanewise.api.observing.tracing import Tracer
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.compiling import GrammarService
+from lanewise.api.shared.images import Eyes
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.workers import Workers
@@ -59,6 +60,7 @@ class ServerState:
     version: str
     fingerprint: str  # changes when the same request may give another answer
     chat_template: ChatTemplate | None
+    see: Callable[[Sandbox], Eyes] | None = None  # of a model that sees images
     pooling: PooledText | None = None  # of a model that is pooled, whose engine encodes
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     card: ModelCard = field(default_factory=ModelCard)
@@ -90,12 +92,14 @@ class ServerState:
     scrapes: Scrapes = field(init=False)
     grammars: GrammarService = field(init=False)
     templates: TemplateService = field(init=False)
+    eyes: Eyes | None = field(init=False)
 
     def __post_init__(self) -> None:
         metrics = self.engine.metrics
         counters = Counters(
             grammars=metrics.sandbox_grammars,
             templates=metrics.sandbox_templates,
+            images=metrics.sandbox_images,
             workers=metrics.sandbox_workers,
             restarts=metrics.sandbox_restarts,
         )
@@ -103,6 +107,7 @@ class ServerState:
         compiler = GrammarCompiler(self.tokenizer, self.engine.config.vocab_size)
         self.grammars = GrammarService(compiler, self.sandbox, self.budgets.grammar_cache_memory)
         self.templates = TemplateService(self.sandbox)
+        self.eyes = None if self.see is None else self.see(self.sandbox)
         self.scrapes = Scrapes(self.engine.metrics.render)
 
     @property

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import islice
 
+from lanewise.engine.base.picture import NAME_BYTES
 from lanewise.runtime import BLOCK_TOKENS
 
 Key = bytes
 BlockCopy = tuple[int, int]  # from, to
 
 NO_BLOCK = 2**32 - 1  # a block that a sequence has given back; larger than any cache
+TOKENS_END = 2**32
 MAX_COMPARED = 16  # blocks after the same text that one search compares, newest first
 
 
@@ -38,7 +40,11 @@ def first_key(salt: str, adapter: bytes = b"") -> Key:
 
 def next_key(before: Key, tokens: Sequence[int]) -> Key:
     """The key of a full block, given the key of the block before it."""
-    return blake2b(array("I", tokens).tobytes(), key=before, digest_size=16).digest()
+    if max(tokens) < TOKENS_END:
+        packed = array("I", tokens).tobytes()
+    else:  # names of rows of pictures among them; no other block has as many bytes
+        packed = b"".join(token.to_bytes(NAME_BYTES, "little") for token in tokens)
+    return blake2b(packed, key=before, digest_size=16).digest()
 
 
 def key_in_group(key: Key, group: int) -> Key:

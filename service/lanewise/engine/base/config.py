@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lanewise.engine.base.picture import NO_RULES, PictureRules
 from lanewise.engine.base.window import Windows
 
 
@@ -19,6 +20,7 @@ class SchedulerConfig:
     windows: tuple[int | None, ...] = (None,)
     # Places for snapshots of recurrent states; None if no layer of the model has a state.
     n_snapshots: int | None = None
+    pictures: PictureRules = NO_RULES
     snapshot_blocks: int = 8  # blocks between two snapshots of an answer
 
     def __post_init__(self) -> None:

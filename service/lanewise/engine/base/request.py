@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from lanewise.engine.base.adapters import LoadedAdapter
+from lanewise.engine.base.picture import Span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,4 +128,5 @@ class GenerationRequest:
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # that the answer must obey
     adapter: LoadedAdapter | None = None
+    pictures: Sequence[Span] = ()  # in the prompt's order, of each the ids are placeholders
     expected: Sequence[int] = ()  # the answer that the client expects; changes only the speed

@@ -1,11 +1,17 @@
 """One sequence: its tokens, its KV blocks and how much of it is computed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lanewise.engine.base.block_pool import Key, first_key, next_key
 from lanewise.engine.base.request import GenerationRequest
 from lanewise.runtime import BLOCK_TOKENS, Sampled
+
+Rows = NDArray[np.float32]  # [n][row_floats]
 
 
 class State(Enum):
@@ -55,6 +61,7 @@ class Scheduled:
     n_accepted: int = field(init=False, default=0)
     is_complete: bool = field(init=False, default=False)  # its grammar allows no more tokens
     grammar_s: float = field(init=False, default=0.0)  # its grammar's seconds for a token
+    rows: dict[int, Rows] = field(init=False, default_factory=dict)  # of pictures, by their number
     n_held: int = field(init=False, default=0)  # steps in which it was left out for its grammar
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 
@@ -116,8 +123,27 @@ class Scheduled:
         return self.block_key(index - 1) if index else self._first_key()
 
     def block_tokens(self, index: int) -> list[int]:
-        """The known tokens whose keys and values belong in a block."""
-        return self.tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
+        """The known tokens whose keys and values belong in a block; of pictures' rows the names."""
+        first = index * BLOCK_TOKENS
+        tokens = self.tokens[first : first + BLOCK_TOKENS]
+        for span in self.request.pictures:
+            for place in range(max(first, span.first), min(first + len(tokens), span.end)):
+                tokens[place - first] = span.name(place)
+        return tokens
+
+    def rows_of(self, first: int, end: int) -> Iterator[tuple[int, Rows]]:
+        """The rows that stand for tokens from ``first`` to ``end``, each run with its place."""
+        for number, span in enumerate(self.request.pictures):
+            start, stop = max(first, span.first), min(end, span.end)
+            if start < stop:
+                skipped = span.row - span.first
+                yield start, self.rows[number][start + skipped : stop + skipped]
+
+    def forget_rows(self, end: int) -> None:
+        """Drop rows of pictures that end within the first ``end`` tokens."""
+        pictures = self.request.pictures
+        for number in [one for one in self.rows if pictures[one].end <= end]:
+            del self.rows[number]
 
     def _first_key(self) -> Key:
         adapter = self.request.adapter

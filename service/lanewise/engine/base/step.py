@@ -73,10 +73,21 @@ class Budget:
     """The tokens and rows of logits that one step may still take."""
 
     def __init__(
-        self, tokens: int, logits: int, cut: Callable[[Scheduled, int], int] | None = None
+        self,
+        tokens: int,
+        logits: int,
+        cut: Callable[[Scheduled, int], int] | None = None,
+        *,
+        whole_pictures: bool = False,
     ) -> None:
-        """``cut`` limits how many of its next tokens a sequence runs; None: no limit."""
+        """``cut`` limits how many of its next tokens a sequence runs; None: no limit.
+
+        With ``whole_pictures`` a step has all tokens of a picture or none, and rather more tokens
+        than were left to it than never all.
+        """
         self.tokens = tokens
+        self._room = tokens
+        self._whole_pictures = whole_pictures
         self.logits = logits
         self._cut = cut
         self.turns: list[Turn] = []
@@ -101,6 +112,8 @@ class Budget:
             count = self._cut(sequence, count)
         if count > self.tokens:
             count = self.tokens
+        if self._whole_pictures and sequence.rows:
+            count = self._with_whole_pictures(sequence, count)
         scored = NO_POSITIONS
         if sequence.n_scored < sequence.n_to_score:
             without_logits = max(0, sequence.n_scored - 1 - sequence.n_cached)
@@ -112,5 +125,15 @@ class Budget:
             return
         ends_in_draw = count == uncached and n_tokens < sequence.n_most and not sequence.is_complete
         self.turns.append(Turn(sequence, count, scored, ends_in_draw))
-        self.tokens -= count
+        self.tokens = max(0, self.tokens - count)
+        self._room -= count
         self.logits -= len(scored) + ends_in_draw
+
+    def _with_whole_pictures(self, sequence: Scheduled, count: int) -> int:
+        """How many of its next tokens a sequence runs so that no picture is divided."""
+        first = sequence.n_cached
+        for span in sequence.request.pictures:
+            if span.first < first + count < span.end or (not count and span.first == first):
+                whole = span.end - first
+                return whole if whole <= self._room else max(0, span.first - first)
+        return count

@@ -352,6 +352,24 @@ class Metrics:
             "result",
             SANDBOX_RESULTS,
         )
+        self.image_views = self._counters(
+            "lanewise_image_views",
+            "Images, or tiles of them, that a sequence needed rows of, by where they came from.",
+            "result",
+            ("computed", "cached"),
+        )
+        self.image_tokens = self._counter(
+            "lanewise_image_tokens", "Rows for prompts that were made of images."
+        )
+        self.image_seconds = self._counter(
+            "lanewise_image_seconds", "Time that was spent on making them; a part of the busy time."
+        )
+        self.sandbox_images = self._counters(
+            "lanewise_sandbox_images",
+            "Images decoded and prepared in the sandbox, by how that ended.",
+            "result",
+            SANDBOX_RESULTS,
+        )
         self.sandbox_workers = self._counter(
             "lanewise_sandbox_workers",
             "Processes of the sandbox that were started, one for each that a job ended.",

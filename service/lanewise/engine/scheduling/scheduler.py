@@ -1,7 +1,7 @@
 """Decides how many tokens of each sequence the next step runs; knows token ids and no text."""
 
 from bisect import insort_right
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
@@ -13,6 +13,7 @@ from lanewise.engine.kv.states import states_for
 from lanewise.engine.kv.stored_blocks import NoStore
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
+from lanewise.engine.scheduling.sight import Sight
 from lanewise.engine.scheduling.suspects import Suspects
 from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue, who_gives_way
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
@@ -48,11 +49,14 @@ class Scheduler:
         config: SchedulerConfig,
         pool: BlockPool,
         pacer: Pacer | None = None,
+        sight: Sight | None = None,
         store: NoStore | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
         self._pacer = pacer
+        self._sight = sight
+        self.pictures = config.pictures
         self._windows = config.kv_windows
         self.states = states_for(config)
         self._suspects = Suspects()
@@ -91,6 +95,8 @@ class Scheduler:
             self.blocks.store.leave(sequence)
         self._has_changed = True
         self._suspects.leave(sequence)
+        if self._sight is not None:
+            self._sight.leave(sequence)
         self._shares.leave(sequence)
         sequence.state = State.FINISHED
 
@@ -98,7 +104,7 @@ class Scheduler:
         """The next step: decodes first, then prompts."""
         self._shares.note_step()
         cut = self._cut if self.states.exist else None
-        budget = Budget(self._config.max_step_tokens, self._config.max_step_logits, cut)
+        budget = self._budget(cut)
         preempted = self._make_room()
         if self._suspects and (suspect := self._suspects.next_alone(self.running)):
             return self._step_of(suspect, preempted)
@@ -152,10 +158,13 @@ class Scheduler:
 
     def _step_of(self, sequence: Scheduled, preempted: list[Scheduled]) -> Step:
         """A step of one sequence alone."""
-        config = self._config
-        budget = Budget(config.max_step_tokens, config.max_step_logits, self.states.cut)
+        budget = self._budget(self.states.cut)
         budget.spend_on(sequence)
         return Step(budget.turns, preempted)
+
+    def _budget(self, cut: Callable[[Scheduled, int], int] | None) -> Budget:
+        config, whole = self._config, self.pictures.see_ahead
+        return Budget(config.max_step_tokens, config.max_step_logits, cut, whole_pictures=whole)
 
     def _cut(self, sequence: Scheduled, count: int) -> int:
         """How many of its next ``count`` tokens a sequence with a state may run in this step."""
@@ -211,9 +220,10 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether the next step can be planned while one runs.
 
-        Only if no sequence may have to be preempted and none is suspected of a failure.
+        Only if no sequence may have to be preempted, none is suspected of a failure and none waits
+        for rows of pictures, which are made between steps.
         """
-        if self._suspects:
+        if self._suspects or (self._sight is not None and self._sight.is_working):
             return False
         n_groups = self.blocks.n_groups
         wanted = sum(
@@ -287,6 +297,8 @@ class Scheduler:
                     self.states.drop(turn)
                     continue
             self._note_share(turn, end)
+            if sequence.rows:
+                sequence.forget_rows(end)
             self.blocks.note_computed(sequence, end)
             self.states.note_computed(turn, end)
             self._suspects.note_computed(sequence, end)
@@ -361,7 +373,8 @@ class Scheduler:
         self.waiting.put_back(sequence)
         prefix = self.blocks.find_prefix(sequence)
         victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
-        if victims:
+        # Sequences that give way may hold blocks of its prefix.
+        if victims and self._has_rows(sequence, 0):
             return sequence, victims
         self._has_changed = False
         self._look_again_at = n_steps + STEPS_OF_RIGHT
@@ -402,14 +415,14 @@ class Scheduler:
                 passed.append(sequence)
                 break
             prefix = self.blocks.find_prefix(sequence)
-            if prefix is None:
+            if prefix is not None and self._lacks_blocks(sequence, prefix):
+                passed.append(sequence)
+                break
+            if prefix is None or not self._has_rows(sequence, prefix.n_cached):
                 passed.append(sequence)
                 if len(passed) > MAX_PASSED:
                     break
                 continue
-            if self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free:
-                passed.append(sequence)
-                break
             self._start(sequence, prefix)
             admitted.append(sequence)
             self._pace(budget, sequence)
@@ -417,6 +430,15 @@ class Scheduler:
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
+
+    def _lacks_blocks(self, sequence: Scheduled, prefix: Prefix) -> bool:
+        return self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free
+
+    def _has_rows(self, sequence: Scheduled, n_cached: int) -> bool:
+        """Whether all pictures behind a sequence's first tokens have been seen by a tower."""
+        if self._sight is None or not sequence.request.pictures:
+            return True
+        return self._sight.is_ready(sequence, n_cached)
 
     def _start(self, sequence: Scheduled, prefix: Prefix) -> None:
         self._shares.note_started(sequence)

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.engine.base.sequence import Scheduled
+from lanewise.engine.base.picture import NO_RULES, PictureRules
+from lanewise.engine.base.sequence import Rows, Scheduled
 from lanewise.engine.base.step import Copies, Step, Turn
+from lanewise.engine.steps.picture_arrays import positions_of, sees_of
 from lanewise.engine.steps.tracking import Job
 from lanewise.runtime import Adapter, Batch, Draw, Sampled
 
@@ -16,6 +18,7 @@ def make_batch(
     block_tables: NDArray[np.uint32],
     jobs: Mapping[Scheduled, Job],
     copies: Copies,
+    pictures: PictureRules = NO_RULES,
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
 
@@ -29,6 +32,7 @@ def make_batch(
     draws: list[Draw] = []
     guesses: list[int] = []
     accepted: list[int] = []
+    rows: list[tuple[int, Rows]] = []
     for turn in step.turns:
         sequence = turn.sequence
         guesses.append(len(turn.draft))
@@ -39,6 +43,10 @@ def make_batch(
         if turn.scored:
             logit_rows += [len(token_ids) + position - first for position in turn.scored]
             draws += [sampler.score(tokens[after + 1], after + 1) for after in turn.scored]
+        if sequence.rows:
+            before = len(token_ids) - first
+            seen = sequence.rows_of(first, first + turn.count)
+            rows += [(before + place, array) for place, array in seen]
         if turn.count == 1:
             token_ids.append(tokens[first])
         else:
@@ -60,6 +68,9 @@ def make_batch(
         table_rows=table_rows,
         adapters=_adapters_of(step),
         block_copies=copies.blocks,
+        rows=rows,
+        positions=positions_of(step) if pictures.n_axes > 1 else None,
+        sees=sees_of(step) if pictures.see_ahead else None,
         state_copies=copies.states,
         guesses=guesses if any(guesses) else None,
         accepted=accepted if any(accepted) else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lanewise.engine.base.runner import AheadRunner, ModelRunner
 from lanewise.engine.base.sequence import Scheduled, State
-from lanewise.engine.base.step import Step
+from lanewise.engine.base.step import Copies, Step
 from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.guessing.speculation import Guesser, Guesses, Speculator
 from lanewise.engine.metering.metrics import Metrics
@@ -16,7 +16,7 @@ from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.engine.steps.ahead import StepInFlight, can_run_ahead, keep_adapters
 from lanewise.engine.steps.batching import make_batch, results_of
 from lanewise.engine.steps.tracking import Job, Tally
-from lanewise.runtime import Sampled, StepRefusedError
+from lanewise.runtime import Batch, Draw, Sampled, StepRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Stepper:
         self._speculator = speculator
         self._in_flight: StepInFlight | None = None  # begun ahead
         self._last_native = (0.0, 0.0)  # clock and native seconds at the end of the last call
-        self._last_s = 0.0  # duration of the last step
+        self.last_s = 0.0  # duration of the last step
         self._not_begun = ""  # the last error of a step that could not be begun ahead
         self.began: float | None = None  # start of the running step, by time.monotonic()
 
@@ -118,7 +118,7 @@ class Stepper:
         """The runner if a step can be begun ahead now; None if it must wait."""
         if self._ahead is None or not self._scheduler.can_plan_ahead:
             return None
-        if self._last_s < self._min_ahead_s or self._is_own(step):
+        if self.last_s < self._min_ahead_s or self._is_own(step):
             return None
         if self._speculator is not None and self._speculator.wants(step, self._guesser_of):
             return None
@@ -128,7 +128,7 @@ class Stepper:
         """Begin a step, which the library runs after the current one."""
         copies = self._scheduler.take_copies()
         try:
-            batch, draws = make_batch(step, self._scheduler.blocks.tables, self._jobs, copies)
+            batch, draws = self._batch(step, copies)
             runner.start(batch, draws)
         except Exception as error:
             self._scheduler.give_back(copies)
@@ -170,7 +170,7 @@ class Stepper:
         if last_ended:
             self._tally.note_gap(max(0.0, finished.began - last_ended))
         self._last_native = (finished.ended, self._runner.counters().native_seconds)
-        seconds = self._last_s = finished.ended - finished.began
+        seconds = self.last_s = finished.ended - finished.began
         if self._pacer is not None:
             self._pacer.cost.learn(in_flight.work, seconds)
         self._tally.note_step(in_flight.n_rows)
@@ -252,10 +252,9 @@ class Stepper:
 
     def _compute(self, step: Step) -> tuple[list[Sequence[Sampled]], int]:
         """The results of a step for each turn, and the rows that it ran."""
-        tables = self._scheduler.blocks.tables
         copies, copied = self._scheduler.take_copies(), False
         try:
-            batch, draws = make_batch(step, tables, self._jobs, copies)
+            batch, draws = self._batch(step, copies)
             self._begin_masks(step)
             # The last step's results are sent now and not earlier: woken threads want the
             # interpreter, and get it during the native call instead of in the middle of our own
@@ -281,10 +280,14 @@ class Stepper:
             if self._speculator is not None:
                 self._speculator.note_wait(len(batch.token_ids), gap_s)
         self._last_native = (ended, native)
-        self._last_s = ended - native_began
+        self.last_s = ended - native_began
         if self._pacer is not None:
-            self._pacer.cost.learn(self._scheduler.work_of(step.turns), self._last_s)
+            self._pacer.cost.learn(self._scheduler.work_of(step.turns), self.last_s)
         return results_of(step, sampled), len(batch.token_ids)
+
+    def _batch(self, step: Step, copies: Copies) -> tuple[Batch, list[Draw]]:
+        scheduler = self._scheduler
+        return make_batch(step, scheduler.blocks.tables, self._jobs, copies, scheduler.pictures)
 
     def _guesser_of(self, sequence: Scheduled) -> Guesser | None:
         job = self._jobs.get(sequence)

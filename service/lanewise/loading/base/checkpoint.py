@@ -14,6 +14,7 @@ from typing import Any
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.base.sentences import SentenceModel
+from lanewise.loading.base.vision import VisionFacts
 from lanewise.told import told
 
 
@@ -119,6 +120,13 @@ class Role(IntEnum):
     MTP_HIDDEN_NORM = 80
     MTP_PROJECTION = 81  # (hidden_size, 2 * hidden_size), of the embedding first
     MTP_NORM = 82
+    # Of a tower.
+    PATCHES = 83  # (hidden_size, Patches.inputs)
+    PATCHES_BIAS = 84
+    PATCHES_NORM = 85
+    # The layer number is that of the dense head.
+    DENSE_INPUT_NORM = 86
+    DENSE_INPUT_NORM_BIAS = 87
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,9 @@ class Checkpoint:
         # True if its float32 matrices were 4- or 8-bit codes: they are held as Q8_0 by default.
         self.is_widened = False
         self.sentences: SentenceModel | None = None  # of sentence-transformers
+        # What makes rows of pictures for this language model, and what is known about pictures.
+        self.tower: Checkpoint | None = None
+        self.vision: VisionFacts | None = None
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:

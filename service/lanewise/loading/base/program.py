@@ -32,6 +32,10 @@ class Rope:
     # LongRoPE: used instead of ``factors`` if no text is longer than short_context.
     short_factors: tuple[float, ...] | None = None
     short_context: int | None = None
+    # Of each pair: its angle at position 1, instead of what theta and factors say; which of a
+    # token's positions turns it. A patch has its row and its column, a token three positions.
+    frequencies: tuple[float, ...] | None = None
+    axes: tuple[int, ...] | None = None
 
     def for_context(self, longest: int) -> Rope:
         """Return the angles for texts of up to ``longest`` tokens."""
@@ -50,6 +54,7 @@ class Attention:
     rope: int | None  # index into ModelConfig.ropes; None: no positions
     window: int | None = None  # tokens that each query attends to, itself included; None: all
     both_ways: bool = False  # a query also attends to later tokens, within the window
+    sees_ahead: bool = False  # a query of a picture attends to all of that picture
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: str = "none"  # one of QK_NORMS
@@ -280,7 +285,7 @@ NORMS = ("rms", "layer")
 POOLINGS = ("none", "mean", "cls", "last")
 # Activations of dense heads.
 DENSE_CURVES = (*CURVES, "tanh", "identity")
-MAX_DENSE = 4
+MAX_DENSE = 8
 
 
 @dataclass(frozen=True)
@@ -291,6 +296,8 @@ class Dense:
     bias: bool = False
     activation: str = "identity"  # one of DENSE_CURVES
     norm: bool = False
+    input_norm: str = "none"  # one of INPUT_NORMS, of what the head reads
+    input_eps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -300,6 +307,42 @@ class Pooling:
     kind: str = "mean"  # one of POOLINGS
     normalize: bool = False  # results are scaled to Euclidean length 1
     dense: tuple[Dense, ...] = ()  # at most MAX_DENSE
+
+
+# How learned positions become those of a picture: they are those of a square, which all pictures
+# are; the square is stretched over the picture, corner to corner, linear between four rows; it is
+# resampled to the picture, with a triangle that reaches to the next position or row.
+PATCH_POSITIONS = ("square", "stretched", "resampled")
+INPUT_NORMS = ("none", "rms", "layer")
+
+
+@dataclass(frozen=True)
+class Patches:
+    """How a tower reads a picture: patches of ``side`` pixels, which are its tokens.
+
+    Blocks of ``merge`` x ``merge`` patches come row by row, and so do the patches of a block. After
+    the output norm the rows of a block are read as one, which is the first dense head's input.
+    """
+
+    side: int
+    merge: int = 1
+    bias: bool = False
+    # Of R, G and B: a value v of 0 to 255 becomes (v / 255 - mean) / deviation.
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    positions: str = "square"  # one of PATCH_POSITIONS
+    norm: bool = False  # patches go through an RMSNorm first
+    no_output_norm: bool = False
+    output_eps: float = 0.0  # of the output norm; 0: rms_norm_eps
+    mean_of_block: bool = False  # rows of a block become their mean, not one row
+    # Layers behind which rows of blocks go through dense heads too: as many for each as for the
+    # result, which their results follow.
+    taps: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of the patches' matrix: rounded up to whole groups, the further ones are 0."""
+        return -(-3 * self.side**2 // 32) * 32
 
 
 @dataclass(frozen=True)
@@ -333,6 +376,12 @@ class ModelConfig:
     # Factors by which the family has multiplied rows of its matrices at loading, in its own order;
     # adapters were trained without them. None: none, or unknown.
     row_multipliers: tuple[float, ...] | None = None
+    # Not None: the model is a tower, which reads pictures. Then vocab_size is 0, context_length the
+    # most patches of a picture, and n_positions the number of learned positions.
+    patches: Patches | None = None
+    n_positions: int = 0
+    # Of a model beside a tower with taps: their parts of a row are added behind its first layers.
+    n_taps: int = 0
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, whose angles may differ."""

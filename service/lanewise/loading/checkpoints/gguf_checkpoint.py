@@ -18,13 +18,14 @@ from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.families.naming import take_heads_apart
 from lanewise.loading.families.table import gguf_family
-from lanewise.loading.files.gguf import GgufFile
+from lanewise.loading.files.gguf import GgufFile, read_sources
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.pooling.heads import with_embedding, with_pooling
 from lanewise.loading.programs.binding import bind_tensors
 from lanewise.loading.programs.harmless import refuse_unknown_metadata
 from lanewise.loading.programs.model_file import ModelFile
 from lanewise.loading.programs.native_program import check_program
+from lanewise.loading.towers.opening import add_mmproj
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -37,10 +38,11 @@ OTHER_KINDS = {
 }
 
 
-def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
+def open_gguf(path: Path, mtp: bool | None = False, mmproj: Path | None = None) -> Checkpoint:
     """Open a GGUF file; with ``mtp`` also its multi-token prediction head, which must be there.
 
-    With None the head is read if the file has one. ModelFileError for what cannot be served.
+    With None the head is read if the file has one. ``mmproj`` is the file of its tower; without one
+    it is looked for beside the file. ModelFileError for what cannot be served.
     """
     files = open_parts(path)
     try:
@@ -66,7 +68,7 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         close_all(files)
         raise
     tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=gguf.metadata)
-    return Checkpoint(
+    opened = Checkpoint(
         gguf.path,
         stem_of(path),
         config,
@@ -75,6 +77,12 @@ def open_gguf(path: Path, mtp: bool | None = False) -> Checkpoint:
         lambda: close_all(files),
         files=tuple(file.path for file in files),
     )
+    try:
+        add_mmproj(opened, mmproj)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def read_program(
@@ -140,20 +148,3 @@ def refuse_other_kinds(fields: Fields) -> None:
         kind = "mmproj"
     if kind in OTHER_KINDS:
         raise ModelFileError(f"{fields.source}: this is {OTHER_KINDS[kind]}")
-
-
-def read_sources(files: list[GgufFile]) -> dict[str, SourceTensor]:
-    """Return the tensors of all files by name."""
-    found: dict[str, SourceTensor] = {}
-    for file in files:
-        for name, tensor in file.tensors.items():
-            if name in found:
-                raise ModelFileError(f"{file.path}: tensor {name!r} is in {found[name].where} too")
-            found[name] = SourceTensor(
-                where=str(file.path),
-                shape=tuple(reversed(tensor.shape)),
-                type=tensor.type,
-                data=file.file.view[tensor.start : tensor.start + tensor.n_bytes],
-                release=file.file.releaser(tensor.start, tensor.n_bytes),
-            )
-    return found

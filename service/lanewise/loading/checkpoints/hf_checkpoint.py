@@ -33,6 +33,7 @@ from lanewise.loading.programs.reference import config_fields
 from lanewise.loading.programs.text_part import text_fields, text_tensors
 from lanewise.loading.quantized.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized.quantized_sources import made_plain
+from lanewise.loading.towers.opening import add_hf_tower
 from lanewise.loading.vocabulary.tokenizer_files import model_name, read_tokenizer_files
 
 
@@ -51,7 +52,8 @@ def open_hugging_face(
     files = open_weights(path)
     found = None
     try:
-        sources = text_tensors(read_sources(files), str(path))
+        whole = read_sources(files)
+        sources = text_tensors(whole, str(path))
         if quantization is not None and not is_own(quantization, family):
             found = read_quantization(quantization)
             if found is not None:
@@ -71,11 +73,12 @@ def open_hugging_face(
         tensors = bind_tensors(
             model, {**named.out, **scores}, HF, family.hf_interleaved_rope, str(path)
         )
+        name = model_name(path)
+        checkpoint = Checkpoint(path, name, model, tensors, tokenizer, lambda: close_all(files))
+        add_hf_tower(checkpoint, config, whole)
     except BaseException:
         close_all(files)
         raise
-    name = model_name(path)
-    checkpoint = Checkpoint(path, name, model, tensors, tokenizer, lambda: close_all(files))
     is_packed = isinstance(found, Scheme) and not found.is_mixed
     checkpoint.is_widened = found is not None and not is_packed
     return checkpoint

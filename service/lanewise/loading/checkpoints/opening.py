@@ -20,9 +20,14 @@ from lanewise.loading.pooling.sentence_transformers import read_sentence_model
 
 
 def open_checkpoint(
-    path: Path, overrides: Mapping[str, Any] | None = None, mtp: bool | None = False
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    mtp: bool | None = False,
+    mmproj: Path | None = None,
 ) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
+
+    ``mmproj`` is the file with the tower of a GGUF file; without one it is looked for beside it.
 
     ``overrides`` replace keys of a directory's config.json. With ``mtp`` the multi-token prediction
     head must be there and is read, with False it is left out, with None it is read if it is there.
@@ -39,6 +44,11 @@ def open_checkpoint(
             f"{path}: no such file or directory; give a GGUF file, a Hugging Face directory,"
             " or a hub id"
         )
+    if is_directory and mmproj is not None:
+        raise ModelFileError(
+            f"{path}: mmproj gives a GGUF file its tower, and this is a directory, which has its"
+            " own; leave it out"
+        )
     if is_directory:
         return open_directory(path, overrides or {}, mtp)
     if overrides:
@@ -46,7 +56,7 @@ def open_checkpoint(
             f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, whose"
             " metadata say whether it scores texts; leave them out"
         )
-    return open_gguf(path, mtp)
+    return open_gguf(path, mtp, mmproj)
 
 
 def open_directory(

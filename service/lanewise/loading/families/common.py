@@ -79,7 +79,7 @@ def plain_of(file: ModelFile, activation: str, bias: bool = False) -> Plain:
     return Plain(file.integer("intermediate_size"), bias, curve(file, "hidden_act", activation))
 
 
-def curve(file: ModelFile, key: str, default: str) -> str:
+def curve(file: Fields, key: str, default: str) -> str:
     """Return the activation that a field names."""
     name = file.text(key, default=default)
     name = CURVE_NAMES.get(name, name)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.base.formats import BLOCKS, STORED_ROWS, TensorType
 from lanewise.loading.base.mapped_file import LFS_POINTER, MappedFile, lfs_hint
+from lanewise.loading.base.sources import SourceTensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -285,6 +286,23 @@ class _Reader:
                     f" {previous.start + previous.n_bytes}"
                 )
             previous = tensor
+
+
+def read_sources(files: list[GgufFile]) -> dict[str, SourceTensor]:
+    """Return the tensors of all files by name."""
+    found: dict[str, SourceTensor] = {}
+    for file in files:
+        for name, tensor in file.tensors.items():
+            if name in found:
+                raise ModelFileError(f"{file.path}: tensor {name!r} is in {found[name].where} too")
+            found[name] = SourceTensor(
+                where=str(file.path),
+                shape=tuple(reversed(tensor.shape)),
+                type=tensor.type,
+                data=file.file.view[tensor.start : tensor.start + tensor.n_bytes],
+                release=file.file.releaser(tensor.start, tensor.n_bytes),
+            )
+    return found
 
 
 def accepted_types() -> str:

@@ -38,7 +38,7 @@ def bind_tensors(
             " model as served here"
         )
     tensors = []
-    for (role, _, layer, rows, cols, vector, _), name in zip(wanted, names, strict=True):
+    for (role, of_layer, layer, rows, cols, vector, _), name in zip(wanted, names, strict=True):
         item = sources[name]
         kind = _checked_type(item, name, vector)
         needed = (cols,) if vector else (rows, cols)
@@ -47,7 +47,7 @@ def bind_tensors(
                 f"{item.where}: tensor {name!r} has shape {list(item.shape)}"
                 f" (outputs first); the config needs {list(needed)}"
             )
-        heads = whole_heads(config, role, layer) if interleaved_rope else 0
+        heads = whole_heads(config, role, layer) if interleaved_rope and of_layer else 0
         place = (item.data, heads, item.release, item.packing, item.table)
         tensors.append(Tensor(name, role, layer, kind, rows, cols, *place))
     return tensors

@@ -7,7 +7,7 @@ statement each in the functions below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ OTHER_NAMES: Mapping[str, str] = {
 CONSTANTS: Mapping[str, str] = {
     "activation": "LW_",
     "norm": "LW_NORM_",
+    "positions": "LW_POSITIONS_",
+    "input_norm": "LW_INPUT_",
     "qk_norm": "LW_QK_NORM_",
     "router": "LW_ROUTER_",
     "wiring": "LW_",
@@ -112,8 +114,16 @@ class NativeProgram:
         out.rms_norm_eps = config.rms_norm_eps / config.residual_scale**2
         out.embedding_scale = config.embedding_scale / config.residual_scale
         out.n_layers = config.n_layers
+        if config.patches is not None:
+            self._copy(config.patches, out.patches)
+            for number, layer in enumerate(config.patches.taps[: len(out.patches.taps)]):
+                out.patches.taps[number] = layer
+            out.patches.n_taps = len(config.patches.taps)
+            out.patches.mean, out.patches.deviation = config.patches.mean, config.patches.deviation
         out.pooled = config.pooling is not None
-        out.n_positions = config.context_length if config.learned_positions else 0
+        out.n_positions = config.n_positions
+        if config.learned_positions and config.patches is None:
+            out.n_positions = config.context_length
 
     def _rope(self, rope: Rope, out: Any) -> None:
         for factors in filter(None, (rope.factors, rope.short_factors)):
@@ -126,6 +136,20 @@ class NativeProgram:
         if rope.factors is not None:
             self._kept.append(self._clib.ffi.new("float[]", list(rope.factors)))
             out.factors = self._kept[-1]
+        if rope.frequencies is not None:
+            self._kept.append(self._clib.ffi.new("float[]", self._of_pairs(rope, rope.frequencies)))
+            out.frequencies = self._kept[-1]
+        if rope.axes is not None:
+            self._kept.append(self._clib.ffi.new("uint32_t[]", self._of_pairs(rope, rope.axes)))
+            out.axes = self._kept[-1]
+
+    @staticmethod
+    def _of_pairs(rope: Rope, values: Sequence[float]) -> list[Any]:
+        if len(values) != rope.rotated // 2:
+            raise ModelFileError(
+                f"{len(values)} numbers for pairs of RoPE; {rope.rotated // 2} are needed"
+            )
+        return list(values)
 
     def _layer(self, layer: Layer, config: ModelConfig, out: Any) -> None:
         lib = self._clib.lib
@@ -149,6 +173,8 @@ class NativeProgram:
         self._copy(attention, out)
         if attention.rope is None:
             out.rope = self._clib.lib.LW_NO_ROPE
+        if attention.sees_ahead:
+            out.both_ways = 2
         if attention.scaled_alibi:
             out.alibi = 2
         if attention.head_gate:

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 PREFIXES = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("backbone.", "model."),  # of models that began with states
     ("model.embeddings.weight", "model.embed_tokens.weight"),
@@ -30,11 +31,19 @@ TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"
 TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
     *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
-    *("mm_projector", "patch_merger", "vision_language_adapter", "pre_mm_projector_norm"),
+    *(
+        "connector",
+        "mm_projector",
+        "patch_merger",
+        "vision_language_adapter",
+        "pre_mm_projector_norm",
+    ),
 }
 # The language model of wrappers whose text_config does not name it.
 DEFAULT_TYPES = {
     "mistral3": "mistral",
+    "idefics3": "llama",
+    "smolvlm": "llama",
     "llava": "llama",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
@@ -52,7 +61,9 @@ def text_fields(config: Fields) -> Fields:
     if not isinstance(text, Mapping):
         raise config.fail("text_config", "an object")
     tied = config.raw("tie_word_embeddings")
-    values = {"tie_word_embeddings": True if tied is None else tied} | dict(text)
+    values = {"tie_word_embeddings": True} | dict(text)
+    if tied is not None:  # it is the whole model that ties its head
+        values["tie_word_embeddings"] = tied
     if values.get("model_type") is None:
         values["model_type"] = DEFAULT_TYPES.get(config.text("model_type"))
     return Fields(values, f"{config.source}: text_config")

@@ -68,7 +68,8 @@ def not_kept(i: int, name: str) -> BadRequestError:
 def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
     """What a request asks for, whose whole conversation is ``items``."""
     foreign: set[str] = set()
-    messages = as_messages(items, body.instructions, foreign)
+    n_own = 1 if isinstance(body.input, str) else len(body.input)
+    messages = as_messages(items, body.instructions, foreign, len(items) - n_own)
     if not messages:
         raise BadRequestError("input: there is nothing to answer", param="input")
     return Ask(

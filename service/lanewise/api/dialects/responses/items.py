@@ -10,14 +10,15 @@ from typing import Any
 from lanewise.api.conversations import Message
 from lanewise.api.dialects.responses.foreign import call_of, output_of, summary_of
 from lanewise.api.dialects.responses.schema import (
+    Content,
     CustomCallItem,
     CustomOutputItem,
     ForeignItem,
     FunctionCallItem,
     FunctionOutputItem,
+    InputImagePart,
     InputItem,
     MessageItem,
-    Part,
     ReasoningItem,
     RefusalPart,
     full_name,
@@ -58,8 +59,7 @@ def kept(item: InputItem) -> JsonItem:
                 shown["input"] = item.input
         case FunctionOutputItem() | CustomOutputItem():
             output = item.output
-            text = output if isinstance(output, str) else "".join(map(_text, output))
-            shown |= {"type": item.type, "call_id": item.call_id, "output": text}
+            shown |= {"type": item.type, "call_id": item.call_id, "output": _kept_output(output)}
         case ReasoningItem(content=content):
             parts = [{"type": "reasoning_text", "text": part.text} for part in content]
             shown |= {"type": item.type, "summary": [], "content": parts}
@@ -68,22 +68,31 @@ def kept(item: InputItem) -> JsonItem:
     return shown
 
 
-def _text(part: Part) -> str:
-    return part.refusal if isinstance(part, RefusalPart) else part.text
+def _kept_output(output: Content) -> str | list[JsonItem]:
+    """What a tool gave: a text, or parts where there are images."""
+    if isinstance(output, str):
+        return output
+    if any(isinstance(part, InputImagePart) for part in output):
+        return [_part(part, "input_text") for part in output]
+    return "".join(_part(part, "input_text")["text"] for part in output)
 
 
 def _part(part: Any, kind: str) -> JsonItem:
     if isinstance(part, RefusalPart):
         return {"type": "refusal", "refusal": part.refusal}
+    if isinstance(part, InputImagePart):
+        return {"type": part.type, "image_url": part.image_url, "detail": part.detail}
     text = part["text"] if isinstance(part, dict) else part.text
     made = {"type": kind, "text": text}
     return made | {"annotations": [], "logprobs": []} if kind == "output_text" else made
 
 
 def as_messages(
-    items: Iterable[JsonItem], instructions: str | None, left_out: set[str]
+    items: Iterable[JsonItem], instructions: str | None, left_out: set[str], n_before: int = 0
 ) -> list[Message]:
     """What the chat template gets; ``left_out`` are types of items that it does not get.
+
+    So many as ``n_before`` says are not this request's own.
 
     What the model has thought, said and called in one turn is one message. Instructions and the
     first messages of system and developer are one too: many templates take no more.
@@ -92,10 +101,11 @@ def as_messages(
     if instructions:
         made.append({"role": "system", "content": instructions})
     names: dict[str, str] = {}  # of calls, by their ids
-    for item in items:
+    for i, item in enumerate(items, -n_before):
+        place = f"input[{i}]" if i >= 0 else "previous_response_id"
         match item["type"]:
             case "message":
-                _add_message(item, made)
+                _add_message(item, made, place)
             case "reasoning":
                 text = "".join(part["text"] for part in item.get("content") or ())
                 if text:
@@ -106,7 +116,7 @@ def as_messages(
                 names[item["call_id"]] = call["function"]["name"]
                 _turn(made).setdefault("tool_calls", []).append(call)
             case "function_call_output" | "custom_tool_call_output":
-                made.append(_output(item, names))
+                made.append(_output(item, names, place))
             case kind if not _add_foreign(item, made, names):
                 left_out.add(kind)
     return [Message.model_validate(message) for message in made]
@@ -130,9 +140,31 @@ def _add_foreign(item: JsonItem, made: list[dict[str, Any]], names: dict[str, st
     return call is not None
 
 
-def _add_message(item: JsonItem, made: list[dict[str, Any]]) -> None:
-    text = "".join(part.get("text") or part.get("refusal", "") for part in item["content"])
+def _content(parts: Sequence[JsonItem], place: str) -> str | list[JsonItem]:
+    """A message's content: a text, or parts where there are images."""
+    texts = [part.get("text") or part.get("refusal", "") for part in parts]
+    if all(part["type"] != "input_image" for part in parts):
+        return "".join(texts)
+    return [
+        {
+            "type": "image_url",
+            "image_url": {"url": part["image_url"], "detail": part["detail"]},
+            "place": f"{place}[{i}].image_url",
+        }
+        if part["type"] == "input_image"
+        else {"type": "text", "text": text}
+        for i, (part, text) in enumerate(zip(parts, texts, strict=True))
+    ]
+
+
+def _add_message(item: JsonItem, made: list[dict[str, Any]], place: str) -> None:
+    text = _content(item["content"], f"{place}.content")
     role = item["role"]
+    if isinstance(text, list) and role != "user":
+        raise BadRequestError(
+            f"{place}.content: images of role {role}; accepted: of user, and in results of tools",
+            param=f"{place}.content",
+        )
     is_system = role in ("system", "developer")
     if role == "assistant":
         _turn(made, "content", "tool_calls")["content"] = text
@@ -159,7 +191,7 @@ def _call(item: JsonItem) -> dict[str, Any]:
     return {"id": item["call_id"], "type": "function", "function": function}
 
 
-def _output(item: JsonItem, names: dict[str, str]) -> dict[str, Any]:
+def _output(item: JsonItem, names: dict[str, str], place: str) -> dict[str, Any]:
     call_id = item["call_id"]
     if call_id not in names:
         raise BadRequestError(
@@ -167,7 +199,9 @@ def _output(item: JsonItem, names: dict[str, str]) -> dict[str, Any]:
             param="input",
         )
     named = {"tool_call_id": call_id, "name": names[call_id]}
-    return {"role": "tool", "content": item["output"], **named}
+    output = item["output"]
+    content = output if isinstance(output, str) else _content(output, f"{place}.output")
+    return {"role": "tool", "content": content, **named}
 
 
 def with_ids(items: Sequence[JsonItem], answer: str, first: int = 0) -> Iterator[JsonItem]:

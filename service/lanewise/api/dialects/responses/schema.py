@@ -50,7 +50,24 @@ class RefusalPart(Strict):
     refusal: str
 
 
-Part = InputTextPart | RefusalPart
+class InputImagePart(Strict):
+    """An image."""
+
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = Field(None, description="Not supported: there are no files here.")
+    detail: Literal["auto", "low", "high", "original"] = "auto"
+
+    @model_validator(mode="after")
+    def _is_here(self) -> Self:
+        if self.file_id is not None:
+            raise ValueError("file_id: there are no files here; accepted: image_url")
+        if self.image_url is None:
+            raise ValueError("input_image needs image_url")
+        return self
+
+
+Part = InputTextPart | RefusalPart | InputImagePart
 Content = str | Annotated[list[Part], FirstProblemOnly()]
 
 

@@ -6,6 +6,7 @@ import { addCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { askForKey, setUpDialogs, showRequest } from "./dialogs.js";
 import { History } from "./history.js";
+import { withImages } from "./images.js";
 import { setUpMcp } from "./mcp.js";
 import { Numbers } from "./numbers.js";
 import { setUpPooled, showPooled, taskOf } from "./pooled.js";
@@ -36,7 +37,7 @@ const settings = new Settings(byId("settings-form"));
 const attachments = new Attachments(byId("attachments"), (why) => {
   byId("attach-error").textContent = why;
   byId("attach-error").hidden = !why;
-});
+}, () => mode === "chat" && Boolean(models.get(byId("model").value)?.capabilities?.vision));
 const conversations = {};
 const history = new History({
   open: openConversation,
@@ -66,8 +67,9 @@ function bodyOf() {
   const { asks } = MODES[mode];
   const draft = attachments.with(byId("input").value);
   const body = conversation().toBody(byId("system").value.trim());
-  if (!running && draft.trim()) {
-    if (mode === "chat") body.messages.push({ role: asks, content: draft });
+  const { images } = attachments;
+  if (!running && (draft.trim() || images.length)) {
+    if (mode === "chat") body.messages.push({ role: asks, content: withImages(draft, images) });
     else body.prompt = draft;
   }
   return {
@@ -93,9 +95,10 @@ function checkedBody() {
 
 function send() {
   const text = attachments.with(byId("input").value);
-  if (running || !text.trim() || checkedBody() === null) return;
+  const { images } = attachments;
+  if (running || (!text.trim() && !images.length) || checkedBody() === null) return;
   if (mode === "completion") conversation().startOver();
-  conversation().add(MODES[mode].asks, text);
+  conversation().add(MODES[mode].asks, text, images.length ? { images } : {});
   byId("input").value = "";
   attachments.clear();
   fitInput();

@@ -1,17 +1,20 @@
-// Files that go with the next message: read here as text, listed with size and tokens before they are sent.
+// Files that go with the next message: read here, as text or as images, listed with size and tokens before they are sent.
 
 import { post } from "./api.js";
 import { fenced } from "./exchange.js";
+import { imagePart } from "./images.js";
 
 const MAX_BYTES = 1_000_000; // of text
 const MAX_PDF_BYTES = 20_000_000;
+const MAX_IMAGE_BYTES = 50_000_000; // the server says what it reads
 const UNITS = [[1_000_000, "MB"], [1000, "kB"], [1, "bytes"]];
 
 export class Attachments {
-  /** ``list`` shows them; ``refused`` is told why a file is not taken. */
-  constructor(list, refused) {
+  /** ``list`` shows them; ``refused`` is told why a file is not taken; ``sees`` is whether the model reads images. */
+  constructor(list, refused, sees) {
     this.list = list;
     this.refused = refused;
+    this.sees = sees;
     this.files = [];
   }
 
@@ -23,7 +26,9 @@ export class Attachments {
     this.refused("");
     for (const file of files) {
       try {
-        this.#add({ name: file.name, size: file.size, text: await textOf(file) });
+        const isImage = file.type.startsWith("image/") && file.type !== "image/svg+xml";
+        const read = isImage ? { url: await this.#imageOf(file) } : { text: await textOf(file) };
+        this.#add({ name: file.name || "image", size: file.size, ...read });
       } catch (error) {
         this.refused(`${file.name} is not attached: ${error.message}`);
       }
@@ -36,9 +41,25 @@ export class Attachments {
     this.list.hidden = true;
   }
 
-  /** A message with the files after it, each as a block of code. */
+  /** A message with the files of text after it, each as a block of code. */
   with(text) {
-    return [text.trim() && text, ...this.files.map(blockOf)].filter(Boolean).join("\n\n");
+    return [text.trim() && text, ...this.files.filter((file) => file.text).map(blockOf)].filter(Boolean).join("\n\n");
+  }
+
+  /** The images that go before it, each with its name and as a data: URL. */
+  get images() {
+    return this.files.filter((file) => file.url).map(({ name, url }) => ({ name, url }));
+  }
+
+  async #imageOf(file) {
+    if (!this.sees()) throw new Error("this model reads text only");
+    if (file.size > MAX_IMAGE_BYTES) throw new Error(`it has ${sizeOf(file.size)}, at most ${sizeOf(MAX_IMAGE_BYTES)} are read`);
+    const reader = new FileReader();
+    return new Promise((resolve, reject) => {
+      reader.onload = () => resolve(reader.result);
+      reader.onerror = () => reject(reader.error);
+      reader.readAsDataURL(file);
+    });
   }
 
   #add(file) {
@@ -59,7 +80,10 @@ export class Attachments {
     row.append(said, remove);
     this.list.append(row);
     this.list.hidden = false;
-    post("tokenize", { content: blockOf(file) }).then(
+    const counted = file.url
+      ? { messages: [{ role: "user", content: [imagePart(file)] }], add_generation_prompt: false }
+      : { content: blockOf(file) };
+    post("tokenize", counted).then(
       ({ tokens }) => (said.textContent = `${file.name}, ${sizeOf(file.size)}, ${tokens.length} tokens`),
       (error) => (said.textContent = `${file.name}, ${sizeOf(file.size)}, tokens not counted: ${error.message}`),
     );

@@ -1,6 +1,7 @@
 // One conversation, on the screen and in memory; asks nobody anything. Its turns are a tree: what is edited
 // or answered anew becomes a branch beside what was there, and the path to one leaf is shown.
 
+import { withImages } from "./images.js";
 import { load, save } from "./storage.js";
 import { conversations, newId, turnsOf, write } from "./store.js";
 import { TurnView } from "./turn.js";
@@ -78,7 +79,7 @@ export class Conversation {
   /** ``more`` is what a turn of this role has beside its text. */
   add(role, content, more = {}) {
     const now = Date.now();
-    this.record ??= { id: newId(), mode: this.mode, title: titleOf(content), created: now, updated: now, leaf: null };
+    this.record ??= { id: newId(), mode: this.mode, title: titleOf(content || "Image"), created: now, updated: now, leaf: null };
     save(`open.${this.mode}`, this.record.id);
     const { id } = this.record;
     const turn = { id: newId(), conversation: id, parent: this.record.leaf, created: now, role, content, ...more };
@@ -188,7 +189,8 @@ export class Conversation {
     const path = this.turns;
     const others = path.slice(path.indexOf(turn) + 1); // results of the same answer's other calls
     this.#showTo(turn.parent);
-    const view = this.add(turn.role, text, tool === undefined ? {} : { call, tool });
+    const more = turn.images ? { images: turn.images } : {};
+    const view = this.add(turn.role, text, tool === undefined ? more : { call, tool });
     for (const other of tool === undefined ? [] : others) {
       if (other.role !== "tool") break;
       this.add("tool", other.content, { call: other.call, tool: other.tool });
@@ -203,7 +205,7 @@ function messageOf(turn, index, path) {
   const { role, content } = turn;
   if (role === "tool") return { role, tool_call_id: turn.call, content };
   if (role !== "assistant" || !turn.calls?.length || path[index + 1]?.role !== "tool") {
-    return role !== "assistant" || content ? { role, content } : null;
+    return role !== "assistant" || content ? { role, content: withImages(content, turn.images) } : null;
   }
   const calls = turn.calls.map((call) => ({
     id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },

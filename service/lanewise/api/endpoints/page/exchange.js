@@ -76,6 +76,11 @@ function rest(turn, at) {
     demand(typeof turn[name] === "string", `${at}.${name}`, "a text");
     found[name] = turn[name];
   }
+  if (turn.images) {
+    const isImage = (image) => typeof image?.name === "string" && /^data:image\//.test(image.url);
+    demand(turn.role === "user" && Array.isArray(turn.images) && turn.images.every(isImage), `${at}.images`, "a list of names with data: URLs of images");
+    found.images = turn.images.map(({ name, url }) => ({ name, url }));
+  }
   const isPair = (pair) => Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === "string");
   if (turn.numbers) {
     demand(Array.isArray(turn.numbers) && turn.numbers.every(isPair), `${at}.numbers`, "a list of pairs of texts");

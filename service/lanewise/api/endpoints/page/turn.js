@@ -34,6 +34,8 @@ export class TurnView {
     this.isFoldedByHand = false;
     this.reasoning.firstChild.addEventListener("click", () => (this.isFoldedByHand = true));
     this.calls = make("div", "calls");
+    const names = (turn.images ?? []).map(({ name }) => name);
+    this.images = make("p", "images", names.length ? `With ${names.join(", ")}` : "");
     this.text = make("div", "text");
     this.markdown = new MarkdownView(this.text);
     this.isRaw = turn.role !== "assistant"; // what is read as Markdown is only what answers in a chat
@@ -43,7 +45,7 @@ export class TurnView {
     this.error = make("p", "error");
     this.error.setAttribute("role", "alert");
     this.buttons = this.#buttons(actions);
-    const parts = [this.reasoning, this.text, this.calls, this.info, this.numbers, this.error, this.buttons];
+    const parts = [this.reasoning, this.images, this.text, this.calls, this.info, this.numbers, this.error, this.buttons];
     this.element.append(make("h2", "", this.name), ...parts);
     this.shaded = null;
     this.onResults = null; // takes the results of its calls

@@ -1,0 +1,1 @@
+"""Towers, which make rows of pictures: a file for each kind, and the table that finds it."""

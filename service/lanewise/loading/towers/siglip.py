@@ -1,0 +1,158 @@
+"""SigLIP: patches with learned positions, layers with LayerNorm and biases everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any
+
+from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.program import (
+    Attention,
+    Dense,
+    Layer,
+    ModelConfig,
+    Patches,
+    Plain,
+    Pooling,
+)
+from lanewise.loading.families.common import curve
+from lanewise.loading.families.naming import give_layer_roles, give_roles
+from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.towers.tower import TowerFile, padded, side_in_patches
+
+MOST_LAYERS = 1000
+MOST_PATCHES = 1 << 16  # of one picture, where the file sets no bound
+DEFAULTS: Mapping[str, object] = {  # of its configs in transformers
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+}
+HF_LAYER = {
+    "layer_norm1": Role.ATTN_NORM,
+    "layer_norm2": Role.FFN_NORM,
+    "self_attn.q_proj": Role.ATTN_Q,
+    "self_attn.k_proj": Role.ATTN_K,
+    "self_attn.v_proj": Role.ATTN_V,
+    "self_attn.out_proj": Role.ATTN_OUTPUT,
+    "mlp.fc1": Role.FFN_UP,
+    "mlp.fc2": Role.FFN_DOWN,
+}
+GGUF_LAYER = {
+    "ln1": Role.ATTN_NORM,
+    "ln2": Role.FFN_NORM,
+    "attn_q": Role.ATTN_Q,
+    "attn_k": Role.ATTN_K,
+    "attn_v": Role.ATTN_V,
+    "attn_out": Role.ATTN_OUTPUT,
+    "ffn_up": Role.FFN_UP,
+    "ffn_down": Role.FFN_DOWN,
+}
+
+
+def siglip_model(
+    file: TowerFile, name: str, merge: int, dense: tuple[Dense, ...], **more: Any
+) -> ModelConfig:
+    """Return the program of a tower; ``dense`` makes rows of blocks.
+
+    ``more`` are fields of Patches; without positions among them pictures are squares.
+    """
+    heads, hidden = file.integer("num_attention_heads"), file.integer("hidden_size")
+    if hidden % heads:
+        raise file.fail("num_attention_heads", f"a divisor of the hidden size {hidden}")
+    if file.integer("num_channels", default=3) != 3:
+        raise file.fail("num_channels", "3")
+    if (n_layers := file.integer("num_hidden_layers")) > MOST_LAYERS:
+        raise file.fail("num_hidden_layers", f"at most {MOST_LAYERS}")
+    side = side_in_patches(file) if "positions" not in more else isqrt(positions_of(file))
+    if side % merge and "positions" not in more:
+        raise file.fail("image_size", f"a multiple of {merge} patches")
+    attention = Attention(
+        heads, heads, hidden // heads, None, both_ways=True, qkv_bias=True, output_bias=True
+    )
+    ffn = Plain(
+        padded(file.integer("intermediate_size")), True, curve(file, "hidden_act", "gelu_tanh")
+    )
+    return ModelConfig(
+        architecture=name,
+        hidden_size=hidden,
+        vocab_size=0,
+        context_length=side**2 if "positions" not in more else MOST_PATCHES,
+        rms_norm_eps=round_to_f32(file.number("layer_norm_eps")),
+        tied_embeddings=True,
+        ropes=(),
+        layers=(Layer(check_heads(attention, file.source), ffn),) * n_layers,
+        norm="layer",
+        norm_bias=True,
+        pooling=Pooling("none", dense=dense),
+        learned_positions=True,
+        n_positions=side**2,
+        patches=Patches(
+            *(file.square("patch_size"), merge, True),
+            *(file.three("image_mean"), file.three("image_std")),
+            **more,
+        ),
+    )
+
+
+def positions_of(file: TowerFile) -> int:
+    """Return the number of learned positions, those of a square, where pictures are none."""
+    if file.is_gguf:
+        return side_in_patches(file) ** 2
+    return file.integer("num_patches")
+
+
+def hf_siglip(tensors: Rearranged, config: ModelConfig, *prefixes: str) -> None:
+    """Rename the tensors of a directory, whose names begin with one of ``prefixes``."""
+    tensors.remove_prefixes(*prefixes)
+    give_roles(tensors, "embeddings.patch_embedding", Role.PATCHES)
+    tensors.rename("embeddings.position_embedding.weight", tensors.usual(Role.POSITION_EMBEDDING))
+    tensors.drop("embeddings.position_ids")
+    give_layer_roles(tensors, config, HF_LAYER, "encoder.layers.{}.")
+    give_roles(tensors, "post_layernorm", Role.OUTPUT_NORM)
+    pad_siglip(tensors, config)
+
+
+def gguf_siglip(tensors: Rearranged, config: ModelConfig) -> None:
+    """Rename the tensors of an mmproj file."""
+    tensors.rename("v.position_embd.weight", tensors.usual(Role.POSITION_EMBEDDING))
+    for number in range(config.n_layers):
+        exchange_if_old(tensors, config, number)
+    give_layer_roles(tensors, config, GGUF_LAYER, "v.blk.{}.")
+    give_roles(tensors, "v.post_ln", Role.OUTPUT_NORM)
+    pad_siglip(tensors, config)
+
+
+def exchange_if_old(tensors: Rearranged, config: ModelConfig, number: int) -> None:
+    """Exchange up and down of a layer if a file names them by the other's name, as old ones do."""
+    up, down = (f"v.blk.{number}.ffn_{name}" for name in ("up", "down"))
+    inputs, size = config.hidden_size, config.ffn_size(number)
+    found = tensors.out.get(f"{up}.weight")
+    is_old = found is not None and len(found.shape) == 2 and found.shape[0] == inputs
+    if found is None or not is_old or padded(found.shape[1]) != size or inputs == size:
+        return
+    for end in ("weight", "bias"):
+        tensors.rename(f"{up}.{end}", "")
+        tensors.rename(f"{down}.{end}", f"{up}.{end}")
+        tensors.rename("", f"{down}.{end}")
+
+
+def pad_siglip(tensors: Rearranged, config: ModelConfig) -> None:
+    """Pad matrices to whole groups: the further values are zeros all the way."""
+    assert config.patches is not None
+    patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
+    tensors.as_matrix(patches)
+    tensors.pad(patches, hidden, config.patches.inputs)
+    for number in range(config.n_layers):
+        size = config.ffn_size(number)
+        tensors.pad(tensors.usual(Role.FFN_UP, number), size, hidden)
+        tensors.pad(tensors.usual(Role.FFN_UP_BIAS, number), size)
+        tensors.pad(tensors.usual(Role.FFN_DOWN, number), hidden, size)

@@ -1,0 +1,166 @@
+"""A kind of tower: how its files become a program, and its tensors get usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.program import Layer, ModelConfig
+from lanewise.loading.base.sources import Sources
+from lanewise.loading.files.rearranging import Rearranged
+
+CLIP_STATISTICS: Mapping[str, Any] = {  # of many preprocessors, where no file says otherwise
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+GROUP = 32  # sizes are padded to multiples, so that any matrix can be held in blocks
+# A field's name in vision_config to its key in the metadata of an mmproj file.
+CLIP_KEYS: Mapping[str, str] = {
+    name: f"clip.vision.{key}"
+    for name, key in {
+        "hidden_size": "embedding_length",
+        "intermediate_size": "feed_forward_length",
+        "num_hidden_layers": "block_count",
+        "num_attention_heads": "attention.head_count",
+        "layer_norm_eps": "attention.layer_norm_epsilon",
+        "patch_size": "patch_size",
+        "image_size": "image_size",
+        "image_mean": "image_mean",
+        "image_std": "image_std",
+        "scale_factor": "projector.scale_factor",
+        "text_width": "projection_dim",
+        "depth": "block_count",
+        "num_heads": "attention.head_count",
+        "spatial_merge_size": "spatial_merge_size",
+        "is_deepstack_layers": "is_deepstack_layers",
+        "out_hidden_size": "projection_dim",
+        "downsample_factor": "projector.scale_factor",
+        "preproc_image_size": "preproc_image_size",
+    }.items()
+}
+
+
+class TowerFile(Fields):
+    """The fields of a tower in either kind of file, under the names of a vision_config.
+
+    Those of a directory are its vision_config, with ``scale_factor`` and the like of the config
+    around it, ``image_mean`` and ``image_std`` of its preprocessor, and ``text_width``.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        source: str,
+        meanings: Mapping[str, Any],
+        column: int,
+        tensors: Sources,
+    ) -> None:
+        super().__init__(values, source, meanings)
+        self.column = column  # HF or GGUF
+        self.tensors = tensors
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether this is an mmproj file."""
+        return self.column == GGUF
+
+    def key_of(self, name: str) -> str:
+        """Return the file's key for a field."""
+        return CLIP_KEYS.get(name, name) if self.is_gguf else name
+
+    def rows_of(self, name: str) -> int:
+        """Return the number of rows of a tensor; 1 if it is missing, which the binding reports."""
+        shape = self.tensors[name].shape if name in self.tensors else ()
+        return shape[0] if shape else 1
+
+    def three(self, name: str) -> tuple[float, float, float]:
+        """Return a number for each of R, G and B."""
+        value = self.meant(name)
+        values = value if isinstance(value, list | tuple) and len(value) == 3 else ()
+        if values and all(type(one) in (int, float) and 0 <= one <= 1e3 for one in values):
+            r, g, b = map(float, values)
+            return r, g, b
+        raise self.fail(name, "a list of three numbers, of R, G and B,")
+
+    def square(self, name: str) -> int:
+        """Return the side of a square that may be written as a list of equal sides."""
+        value = self.meant(name)
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            return self.replacing({name: value[0]}).integer(name)
+        return self.integer(name)
+
+
+@dataclass(frozen=True)
+class Tower:
+    """One kind of tower with what follows it up to the language model."""
+
+    names: tuple[str, ...]  # model_type of whole models
+    projector: str  # clip.projector_type of mmproj files
+    program: Callable[[TowerFile], ModelConfig]
+    # Renames tensors to the names of TENSOR_NAMES; those of a directory are the whole model's.
+    hf_tensors: Callable[[Rearranged, ModelConfig], None]
+    gguf_tensors: Callable[[Rearranged, ModelConfig], None]
+    # Of a directory: fields of the config around vision_config, and its class's defaults.
+    outer: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    preprocessor: Mapping[str, Any]  # defaults of its preprocessor
+    image_token: str  # in vocabularies of GGUF files
+    tensors: tuple[str, ...]  # how names of its tensors in directories begin, behind "model."
+    # What the language model must be beside it; the numbers are those of pairs for each axis.
+    text: Callable[[ModelConfig, Sequence[int]], ModelConfig] = lambda config, sections: config
+    # Rows of Q and K in mmproj files have the two dimensions of a RoPE pair side by side.
+    gguf_interleaved_rope: bool = False
+    n_axes: int = 1
+    both_ways: str = "none"  # see VisionFacts
+
+
+def padded(size: int) -> int:
+    """Return a size rounded up to whole groups."""
+    return -(-size // GROUP) * GROUP
+
+
+def seeing_ahead(config: ModelConfig, windowed_only: bool = False) -> ModelConfig:
+    """Return a language model whose tokens of a picture see all of it, in all layers or some."""
+
+    def layer_of(layer: Layer) -> Layer:
+        attention = layer.attention
+        if attention is None or (windowed_only and attention.window is None):
+            return layer
+        return replace(layer, attention=replace(attention, sees_ahead=True))
+
+    return replace(config, layers=tuple(map(layer_of, config.layers)))
+
+
+def turned_by_axes(config: ModelConfig, sections: Sequence[int]) -> ModelConfig:
+    """Return a language model whose RoPE turns pairs by three positions, in turns.
+
+    ``sections`` has the numbers of pairs that turn by each.
+    """
+    return replace(
+        config,
+        ropes=tuple(
+            replace(rope, axes=tuple(axis_of(pair, sections) for pair in range(rope.rotated // 2)))
+            for rope in config.ropes
+        ),
+    )
+
+
+def axis_of(pair: int, sections: Sequence[int]) -> int:
+    """Return which position turns a pair of interleaved M-RoPE."""
+    axis = pair % 3
+    return axis if axis and pair < 3 * sections[axis] else 0
+
+
+def side_in_patches(file: TowerFile) -> int:
+    """Return how many patches the side of a full picture has."""
+    image, patch = file.square("image_size"), file.square("patch_size")
+    if image % patch:
+        raise ModelFileError(
+            f"{file.source}: {file.key_of('image_size')} is {image}, {file.key_of('patch_size')}"
+            f" {patch}; a whole number of patches is needed"
+        )
+    return image // patch

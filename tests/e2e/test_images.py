@@ -1,0 +1,91 @@
+"""Images in: tiny models that see, as servers, and answers as transformers gives them."""
+
+import base64
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+
+from pictures import encoded, picture
+from seeing_models import SEEING, write_seeing_model
+from serving import lanewise_server, metric
+
+pytestmark = [pytest.mark.e2e, pytest.mark.native]
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "images" / "answers.json"
+ANSWERS = json.loads(GOLDEN.read_text())
+VIEWS = "lanewise_image_views_total"
+
+
+@pytest.fixture(scope="module", params=list(SEEING))
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def url(_native_library, tmp_path_factory, family):
+    model = write_seeing_model(tmp_path_factory.mktemp("models") / "seeing", family)
+    # Steps so short that prompts are read in many: some begin or end within an image.
+    steps = "--max-step-tokens", "7", "--max-seqs", "4"
+    with lanewise_server(str(model), "--threads", "1", "--kv-cache-dtype", "f32", *steps) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def sdk(url):
+    with openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as sdk:
+        yield sdk
+
+
+def messages_of(golden: dict, kind: str = "PNG", **options: object) -> list[dict]:
+    parts = []
+    for width, height, seed in golden["pictures"]:
+        data = encoded(picture(width, height, seed), kind, **options)
+        url = f"data:image/{kind.lower()};base64,{base64.b64encode(data).decode()}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": golden["asked"]}]}]
+
+
+def ask(golden: dict, **more: object) -> dict:
+    return {
+        "model": "seeing",
+        "messages": messages_of(golden),
+        "max_tokens": len(golden["tokens"]),
+        "temperature": 0,
+        "extra_body": {"return_token_ids": True},
+        **more,
+    }
+
+
+def tokens_of(answer) -> list[int]:
+    return answer.choices[0].model_extra["token_ids"]
+
+
+def test_answers_are_those_of_transformers(url, sdk, family):
+    goldens = [golden for golden in ANSWERS if golden["family"] == family]
+    assert len(goldens) == 3
+    with ThreadPoolExecutor(3) as pool:  # beside each other
+        answers = list(pool.map(lambda one: sdk.chat.completions.create(**ask(one)), goldens))
+    for golden, answer in zip(goldens, answers, strict=True):
+        assert tokens_of(answer) == golden["tokens"]
+        assert answer.usage.prompt_tokens == golden["n_prompt"]
+    # Other files of the same pixels: no tower runs for them, and most is in the prefix cache.
+    n_computed = metric(url, VIEWS)
+    events = sdk.chat.completions.create(
+        **ask(goldens[0], stream=True, messages=messages_of(goldens[0], "WEBP", lossless=True))
+    )
+    text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+    assert text == answers[0].choices[0].message.content
+    again = sdk.chat.completions.create(**ask(goldens[0]))
+    assert tokens_of(again) == goldens[0]["tokens"]
+    if family not in ("lfm2_vl", "qwen3_5"):  # whose states are found again only at ends of blocks
+        assert again.usage.prompt_tokens_details.cached_tokens > goldens[0]["n_prompt"] // 2
+        assert metric(url, VIEWS) == n_computed
+
+
+def test_texts_alone_are_answered_as_well(sdk):
+    messages = [{"role": "user", "content": "Say it."}]
+    made = sdk.chat.completions.create(model="seeing", messages=messages, max_tokens=4)
+    assert made.usage.completion_tokens > 0
