@@ -52,10 +52,8 @@ class Scheduler:
         sight: Sight | None = None,
         store: NoStore | None = None,
     ) -> None:
-        self._config = config
-        self._pool = pool
-        self._pacer = pacer
-        self._sight = sight
+        self._config, self._pool = config, pool
+        self._pacer, self._sight = pacer, sight
         self.pictures = config.pictures
         self._windows = config.kv_windows
         self.states = states_for(config)
@@ -447,8 +445,4 @@ class Scheduler:
         if sequence.n_preempted == 0:
             sequence.n_reused = sequence.n_cached
         sequence.state = State.RUNNING
-        insort_right(self.running, sequence, key=_priority)
-
-
-def _priority(sequence: Scheduled) -> int:
-    return sequence.request.priority
+        insort_right(self.running, sequence, key=lambda one: one.request.priority)
