@@ -24,7 +24,7 @@ def entry(name, **more):
 @pytest.fixture(scope="module")
 def router(tmp_path_factory):
     models = [
-        entry("chat", aliases=["gpt-4o"], pinned=True),
+        entry("chat", aliases=["gpt-4o"], pinned=True, settings={"lora": ["sql=/adapters/sql"]}),
         entry("coder"),
         entry("broken"),
         entry("large", memory=900 * MIB),
@@ -86,13 +86,15 @@ def test_an_answer_is_the_same_as_without_a_router(router):
 def test_an_unknown_model_is_an_error_of_the_dialect(router, path, read):
     answer = router.client.post(path, json=BODIES[path] | {"model": "none"})
     assert answer.status_code == 404
-    assert "'chat', 'gpt-4o', 'coder'" in read(answer.json())
+    assert "'chat', 'gpt-4o', 'sql', 'coder'" in read(answer.json())
 
 
 def test_the_list_has_all_models_and_their_states(router):
     router.client.post("/v1/completions", json=BODIES["/v1/completions"] | {"model": "coder"})
     rows = {one["id"]: one for one in router.client.get("/models").json()["data"]}
-    assert [*rows] == ["chat", "gpt-4o", "coder", "broken", "large"]
+    assert [*rows] == ["chat", "gpt-4o", "sql", "coder", "broken", "large"]
+    assert rows["sql"]["parent"] == "chat"
+    assert rows["gpt-4o"]["parent"] is None
     assert rows["coder"]["status"]["value"] == rows["gpt-4o"]["status"]["value"] == "loaded"
     assert rows["large"]["status"]["value"] == "unloaded"
     assert rows["chat"]["context_length"] == 512

@@ -24,6 +24,7 @@ class Caller:
     is_admin: bool
     hold: Hold  # what the request makes the server hold
     trace_id: str | None = None  # None: traces are off
+    traceparent: bytes | None = None  # of its span, for what it asks of others
     record: Record | None = None  # of a request that generates
     notices: list[str] = field(default_factory=list)
 
