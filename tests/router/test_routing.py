@@ -199,6 +199,34 @@ def test_the_page_and_pages_of_this_machine_are_answered_without_a_model(router)
     assert router.client.get("/v1/models", headers=foreign).status_code == 403
 
 
+def test_what_is_nowhere_loads_nothing(router):
+    router.client.post("/models/unload", json={"model": "coder"})
+    ask = BODIES["/v1/completions"] | {"model": "coder"}
+    for method, path, status in (
+        ("POST", "/v1/chat/completion", 404),
+        ("GET", "/favicon.png", 404),
+        ("DELETE", "/v1/completions", 405),
+    ):
+        answer = router.client.request(method, path, params={"model": "coder"}, json=ask)
+        assert answer.status_code == status
+    assert "did you mean /v1/chat/completions" in router.client.post("/v1/chat/completion").text
+    assert router.client.post("/ping").status_code == 200
+    assert router.states()["coder"] == "unloaded"
+
+
+def test_guide_and_documents_are_answered_without_a_model(router):
+    assert "several models" in router.client.get("/guide/several-models").text.lower()
+    assert "/v1/chat/completions" in router.client.get("/openapi.json").json()["paths"]
+
+
+def test_clients_of_lm_studio_see_all_models(router):
+    router.client.post("/models/load", json={"model": "coder"})
+    rows = {one["id"]: one for one in router.client.get("/api/v0/models").json()["data"]}
+    assert [*rows] == ["chat", "gpt-4o", "sql", "coder", "broken", "large"]
+    assert (rows["coder"]["state"], rows["large"]["state"]) == ("loaded", "not-loaded")
+    assert rows["coder"]["max_context_length"] == 512
+
+
 def test_a_body_beyond_the_limit_is_refused(router):
     ask = {"model": "chat", "prompt": "a" * (9 * MIB)}
     assert router.client.post("/v1/completions", json=ask).status_code == 413

@@ -8,7 +8,10 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 def test_the_span_of_a_model_is_below_the_routers(tmp_path):
-    models = {"models": [{"name": "a", "model": "a.gguf", "memory": MIB}], "memory": 300 * MIB}
+    models = {
+        "models": [{"name": "a", "model": "a.gguf", "memory": 200 * MIB}],
+        "memory": 300 * MIB,
+    }
     with collecting() as (endpoint, spans):
         with toy_router(tmp_path, models, otlp_traces_endpoint=endpoint) as router:
             ask = {"model": "a", "prompt": "ab", "max_tokens": 2}

@@ -2,15 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from lanewise.api.endpoints import page
+from lanewise import __version__
+from lanewise.api.endpoints import documents, guide, page
+from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.errors import (
     ApiError,
@@ -51,7 +53,15 @@ class Router:
     owned: Owned  # set once the metrics of the server are there
 
     def __init__(self, fleet: Fleet, max_body_bytes: int, own_page: page.Page) -> None:
-        self._fleet, self._max_body_bytes, self._page = fleet, max_body_bytes, own_page
+        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+        self._paths = Paths(ENDPOINTS)
+        # As in a server of one model.
+        described = documents.Documents(__version__).answer
+        self._static: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            **dict.fromkeys(page.FILES, own_page.answer),
+            **dict.fromkeys(guide.PATHS, guide.answer),
+            **dict.fromkeys(documents.PATHS, described),
+        }
         self._errors = error_forms()
         self.answering = 0  # requests
         self.is_refusing = False
@@ -61,17 +71,17 @@ class Router:
         if scope["type"] != "http":
             return
         path: str = scope["path"]
+        request = Request(scope, receive)
+        if scope["method"] in ("GET", "HEAD") and (static := self._static.get(path)):
+            scope["route"] = Known(path)
+            response = await static(request)
+            await response(scope, receive, send)
+            return
         own = OWN.get((scope["method"], path))
         if own is None and scope["method"] == "GET" and path.startswith(MODEL):
             own = get_model
         if own is not None or path in PATHS:
             scope["route"] = Known(path if path in PATHS else MODEL)
-        request = Request(scope, receive)
-        if scope["method"] == "GET" and path in page.FILES:
-            scope["route"] = Known(path)
-            response = await self._page.answer(request)
-            await response(scope, receive, send)
-            return
         try:
             if own is not None:
                 response = await own(self.owned, request)
@@ -79,6 +89,9 @@ class Router:
                 return
             if self.is_refusing:
                 raise shutting_down()
+            # Before anything is loaded for it.
+            if (refused := self._paths.refusal(scope["method"], path)) is not None:
+                raise refused
             self.answering += 1
             try:
                 await self._pass(request, send)

@@ -128,6 +128,25 @@ async def list_models(owned: Owned, request: Request) -> Response:
     return JSONResponse({"data": data, "has_more": False, **ends})
 
 
+async def lm_studio(owned: Owned, _: Request) -> Response:
+    """All models, as clients of LM Studio read them; of one not loaded yet its kind is a guess."""
+    await _describe(owned)
+    data = []
+    for slot in owned.fleet.slots.values():
+        is_pooled = "embeddings" in str(slot.card.get("architecture"))
+        context = slot.card.get("max_model_len", 0)
+        same = {
+            "object": "model",
+            "type": "embeddings" if is_pooled else "llm",
+            "publisher": "lanewise",
+            "compatibility_type": "gguf",
+            "state": "loaded" if slot.state == "loaded" else "not-loaded",
+            "max_context_length": context,
+        }
+        data += [{"id": name, **same} for name in slot.names]
+    return JSONResponse({"object": "list", "data": data})
+
+
 async def get_model(owned: Owned, request: Request) -> Response:
     """One model."""
     await _describe(owned)
@@ -287,6 +306,7 @@ OWN: dict[tuple[str, str], Callable[[Owned, Request], Awaitable[Response]]] = {
     ("GET", "/v1/models/sse"): events,
     ("POST", "/v1/models/load"): load,
     ("POST", "/v1/models/unload"): unload,
+    ("GET", "/api/v0/models"): lm_studio,
     ("GET", "/api/tags"): tags,
     ("GET", "/api/ps"): in_memory,
     ("GET", "/api/version"): ollama_version,
@@ -295,6 +315,7 @@ OWN: dict[tuple[str, str], Callable[[Owned, Request], Awaitable[Response]]] = {
     ("GET", "/v1/health"): live,
     ("GET", "/health/ready"): ready,
     ("GET", "/ping"): ready,
+    ("POST", "/ping"): ready,
     ("GET", "/metrics"): metrics,
     ("GET", "/version"): version,
 }

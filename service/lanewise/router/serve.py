@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from starlette.middleware.cors import CORSMiddleware
 
 from lanewise import __version__, host
-from lanewise.api.endpoints import page
+from lanewise.api.endpoints import documents, guide, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.http.front import Front
@@ -114,7 +114,11 @@ def make_server(settings: Settings, fleet: Fleet, tracer: Tracer | None) -> "Rou
         router,
         keys=Keys(settings.api_key, settings.admin_api_key),
         pages=pages,
-        public={*page.FILES, *(endpoint.path for endpoint in ENDPOINTS if endpoint.public)},
+        # Documentation and page say nothing that the source does not.
+        public={
+            *(*documents.PATHS, *page.FILES, *guide.PATHS),
+            *(endpoint.path for endpoint in ENDPOINTS if endpoint.public),
+        },
         canonical=paths.canonical,
         errors=errors,
         registry=registry,

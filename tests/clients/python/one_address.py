@@ -10,8 +10,6 @@ import anthropic
 import litellm
 import ollama
 import openai
-from langchain_core.documents import Document
-from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 NOTES = [
@@ -68,9 +66,9 @@ class Address:
         embeddings = OpenAIEmbeddings(
             **self._of_openai, model=self.embedder, check_embedding_ctx_length=False
         )
-        store = InMemoryVectorStore(embeddings)
-        store.add_documents([Document(note) for note in NOTES])
-        return [found.page_content for found in store.similarity_search(question, k=3)]
+        asked, rows = embeddings.embed_query(question), embeddings.embed_documents(NOTES)
+        scores = [sum(x * y for x, y in zip(asked, row, strict=True)) for row in rows]
+        return [note for _, note in sorted(zip(scores, NOTES, strict=True), reverse=True)[:3]]
 
     def best(self, question: str, notes: list[str]) -> list[str]:
         """The two best of some notes, by the reranker over litellm."""
