@@ -83,8 +83,9 @@ PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
-    # A program of its own, so that no file of a model is read by the router.
+    # Programs of their own, so that no file of a model is read by the router.
     "router/sizing.py": {"engine", "held", "loading", "planning", "runtime"},
+    "router/kinds.py": {"loading"},
 }
 # Libraries that only some parts may import; demo/training makes the bundled model and stands alone.
 OUTSIDE = {

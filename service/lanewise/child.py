@@ -4,8 +4,12 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+# Where memory runs out the kernel ends a server before its parent, which starts it again.
+FIRST_TO_GO = "300"
 
 
 def main(arguments: list[str]) -> None:
@@ -17,6 +21,8 @@ def main(arguments: list[str]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):  # it was gone before
         sys.exit(1)
+    with suppress(OSError):  # a system without it
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
     os.execv(sys.executable, [sys.executable, "-m", "lanewise", *command])
 
 

@@ -80,7 +80,7 @@ def test_its_commands_work(url):
         for command in block.commands()
         if command.startswith("curl")
     ]
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         here = command.replace("localhost:8000", url).replace("curl", "curl -fsS", 1)
         done = subprocess.run(["bash", "-c", here], capture_output=True, text=True, env=os.environ)

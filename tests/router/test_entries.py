@@ -2,6 +2,7 @@
 
 import json
 
+import gguf
 import pytest
 
 from lanewise.router.entries import folder_catalogue, read_catalogue
@@ -128,3 +129,21 @@ def test_models_come_from_one_place(tmp_path):
         catalogue_of(Settings(models_dir=folder, model="b.gguf"))
     with pytest.raises(SettingsError, match=r"models: 'm.yaml' beside models_dir"):
         catalogue_of(Settings(models_dir=folder, models="m.yaml"))
+
+
+def test_what_is_no_model_is_not_offered(tmp_path, caplog):
+    folder = folder_of(tmp_path, "chat.gguf", "half.gguf")
+    kinds = {"sees": ("clip", None), "sql": ("llama", "adapter"), "real": ("llama", "model")}
+    for name, (architecture, kind) in kinds.items():
+        writer = gguf.GGUFWriter(folder / f"{name}.gguf", architecture)
+        if kind is not None:
+            writer.add_type(kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+    (folder / "half.gguf").write_bytes((folder / "sql.gguf").read_bytes()[:40])
+    with caplog.at_level("INFO"):
+        found = folder_catalogue(str(folder), Settings())
+    assert [one.name for one in found.entries] == ["chat", "half", "real"]
+    assert "sees.gguf is left out: its kind is mmproj" in caplog.text
+    assert "sql.gguf is left out: its kind is adapter" in caplog.text

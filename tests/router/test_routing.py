@@ -24,7 +24,7 @@ def entry(name, **more):
 @pytest.fixture(scope="module")
 def router(tmp_path_factory):
     models = [
-        entry("chat", aliases=["gpt-4o"], pinned=True),
+        entry("chat", aliases=["gpt-4o"], pinned=True, settings={"lora": ["sql=/adapters/sql"]}),
         entry("coder"),
         entry("broken"),
         entry("large", memory=900 * MIB),
@@ -86,13 +86,15 @@ def test_an_answer_is_the_same_as_without_a_router(router):
 def test_an_unknown_model_is_an_error_of_the_dialect(router, path, read):
     answer = router.client.post(path, json=BODIES[path] | {"model": "none"})
     assert answer.status_code == 404
-    assert "'chat', 'gpt-4o', 'coder'" in read(answer.json())
+    assert "'chat', 'gpt-4o', 'sql', 'coder'" in read(answer.json())
 
 
 def test_the_list_has_all_models_and_their_states(router):
     router.client.post("/v1/completions", json=BODIES["/v1/completions"] | {"model": "coder"})
     rows = {one["id"]: one for one in router.client.get("/models").json()["data"]}
-    assert [*rows] == ["chat", "gpt-4o", "coder", "broken", "large"]
+    assert [*rows] == ["chat", "gpt-4o", "sql", "coder", "broken", "large"]
+    assert rows["sql"]["parent"] == "chat"
+    assert rows["gpt-4o"]["parent"] is None
     assert rows["coder"]["status"]["value"] == rows["gpt-4o"]["status"]["value"] == "loaded"
     assert rows["large"]["status"]["value"] == "unloaded"
     assert rows["chat"]["context_length"] == 512
@@ -195,6 +197,34 @@ def test_the_page_and_pages_of_this_machine_are_answered_without_a_model(router)
     assert answer.headers.get_list("access-control-allow-origin") == [local["origin"]]
     foreign = {"origin": "https://example.com"}
     assert router.client.get("/v1/models", headers=foreign).status_code == 403
+
+
+def test_what_is_nowhere_loads_nothing(router):
+    router.client.post("/models/unload", json={"model": "coder"})
+    ask = BODIES["/v1/completions"] | {"model": "coder"}
+    for method, path, status in (
+        ("POST", "/v1/chat/completion", 404),
+        ("GET", "/favicon.png", 404),
+        ("DELETE", "/v1/completions", 405),
+    ):
+        answer = router.client.request(method, path, params={"model": "coder"}, json=ask)
+        assert answer.status_code == status
+    assert "did you mean /v1/chat/completions" in router.client.post("/v1/chat/completion").text
+    assert router.client.post("/ping").status_code == 200
+    assert router.states()["coder"] == "unloaded"
+
+
+def test_guide_and_documents_are_answered_without_a_model(router):
+    assert "several models" in router.client.get("/guide/several-models").text.lower()
+    assert "/v1/chat/completions" in router.client.get("/openapi.json").json()["paths"]
+
+
+def test_clients_of_lm_studio_see_all_models(router):
+    router.client.post("/models/load", json={"model": "coder"})
+    rows = {one["id"]: one for one in router.client.get("/api/v0/models").json()["data"]}
+    assert [*rows] == ["chat", "gpt-4o", "sql", "coder", "broken", "large"]
+    assert (rows["coder"]["state"], rows["large"]["state"]) == ("loaded", "not-loaded")
+    assert rows["coder"]["max_context_length"] == 512
 
 
 def test_a_body_beyond_the_limit_is_refused(router):

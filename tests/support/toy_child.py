@@ -7,15 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from lanewise.api.http_server import make_server
-from lanewise.server.listener import bind
-from lanewise.settings import Settings, resolve_mapping
-from toy_server import make_engine, toy_state
-from toy_tokenizer import toy_tokenizer
+import tiny_child
 
 
 def main(config: str, host: str) -> None:
-    """Serve until told to stop; a model called broken or slow is that."""
+    """Serve until told to stop; a model called broken, slow or tiny is that."""
     given = json.loads(Path(config).read_text())
     if "broken" in given["model"]:
         print("lanewise: broken.gguf: no such file", file=sys.stderr)
@@ -24,11 +20,29 @@ def main(config: str, host: str) -> None:
         gate = Path(given["model"])
         while not gate.exists():
             time.sleep(0.01)
+    if "tiny" in given["model"]:
+        tiny_child.serve(given, host)
+    else:
+        serve(given, config, host)
+
+
+def serve(given: dict[str, object], config: str, host: str) -> None:
+    """The toy's own server, which takes a second to import."""
+    from lanewise.api.http_server import make_server
+    from lanewise.api.observing.tracing import Tracer
+    from lanewise.server.listener import bind
+    from lanewise.settings import Settings, resolve_mapping
+    from toy_server import make_engine, toy_state
+    from toy_tokenizer import toy_tokenizer
+
     settings = resolve_mapping(Settings, given, config)
     engine, runner = make_engine()
     engine.start()
     names = settings.served_model_name
-    state = toy_state(engine, toy_tokenizer(), names, api_keys=settings.api_key)
+    endpoint = settings.otlp_traces_endpoint
+    tracer = Tracer(endpoint, "0") if endpoint else None
+    keys = {"api_keys": settings.api_key, "admin_keys": settings.admin_api_key}
+    state = toy_state(engine, toy_tokenizer(), names, tracer=tracer, **keys)
 
     def open_gate(*_: object) -> None:
         (runner.gate.clear if runner.gate.is_set() else runner.gate.set)()
@@ -39,6 +53,8 @@ def main(config: str, host: str) -> None:
         server.run(sockets=[listener])
     runner.gate.set()
     engine.stop()
+    if tracer is not None:
+        tracer.close()
     os._exit(0)
 
 

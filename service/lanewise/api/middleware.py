@@ -86,6 +86,7 @@ class RequestMiddleware:
         if self._tracer is not None:
             span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)
             caller.trace_id = self._tracer.trace_id(span)
+            caller.traceparent = self._tracer.written(span)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -94,8 +95,9 @@ class RequestMiddleware:
                 # Anthropic's clients show the second.
                 ids = [(b"x-request-id", request_id), (b"request-id", request_id)]
                 headers = [*ids, *caller.headers()]
-                if self._tracer is not None and span is not None:
-                    headers.append(self._tracer.response_header(span))
+                if caller.traceparent is not None:
+                    # It tells the caller which trace its request is in.
+                    headers.append((b"traceresponse", caller.traceparent))
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
 

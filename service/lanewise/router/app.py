@@ -1,34 +1,40 @@
 """The HTTP application of the router: finds a request's model, and passes bytes both ways."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from lanewise.api.endpoints import page
+from lanewise import __version__
+from lanewise.api.endpoints import documents, guide, page
+from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.errors import (
     ApiError,
     InternalError,
     ModelNotFoundError,
-    RateLimitExceededError,
     UnavailableError,
 )
-from lanewise.api.generation.body import LATEST, read_bytes
+from lanewise.api.generation.body import read_bytes
+from lanewise.api.generation.writing import utc_time
 from lanewise.api.http.refusals import shutting_down
 from lanewise.api.observing.caller import caller_of
-from lanewise.router.endpoints import OWN, Owned, get_model
+from lanewise.router.endpoints import NOT_LOADED, OWN, Owned, busy, get_model
 from lanewise.router.exchange import HOP_BY_HOP, Exchange, ServerGoneError
 from lanewise.router.fleet import BusyError, Fleet, Slot
 from lanewise.router.naming import SMALL_BYTES, named_in
 from lanewise.router.process import Child, LoadError
+from lanewise.router.staying import Stay, stay_of
 
 # Of the router's own server, or answered by it.
 DROPPED = frozenset({b"content-length", b"x-request-id", b"origin"})
 OF_THE_SERVER = frozenset({b"x-request-id", b"request-id", b"date", b"server"})
+TRACEPARENT, TRACERESPONSE = b"traceparent", b"traceresponse"
 PATHS = {endpoint.path for endpoint in ENDPOINTS} | {path for _, path in OWN}
 MODEL = "/v1/models/"
 EVENTS, LINES = b"text/event-stream", b"application/x-ndjson"
@@ -47,7 +53,15 @@ class Router:
     owned: Owned  # set once the metrics of the server are there
 
     def __init__(self, fleet: Fleet, max_body_bytes: int, own_page: page.Page) -> None:
-        self._fleet, self._max_body_bytes, self._page = fleet, max_body_bytes, own_page
+        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+        self._paths = Paths(ENDPOINTS)
+        # As in a server of one model.
+        described = documents.Documents(__version__).answer
+        self._static: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            **dict.fromkeys(page.FILES, own_page.answer),
+            **dict.fromkeys(guide.PATHS, guide.answer),
+            **dict.fromkeys(documents.PATHS, described),
+        }
         self._errors = error_forms()
         self.answering = 0  # requests
         self.is_refusing = False
@@ -57,17 +71,17 @@ class Router:
         if scope["type"] != "http":
             return
         path: str = scope["path"]
+        request = Request(scope, receive)
+        if scope["method"] in ("GET", "HEAD") and (static := self._static.get(path)):
+            scope["route"] = Known(path)
+            response = await static(request)
+            await response(scope, receive, send)
+            return
         own = OWN.get((scope["method"], path))
         if own is None and scope["method"] == "GET" and path.startswith(MODEL):
             own = get_model
         if own is not None or path in PATHS:
             scope["route"] = Known(path if path in PATHS else MODEL)
-        request = Request(scope, receive)
-        if scope["method"] == "GET" and path in page.FILES:
-            scope["route"] = Known(path)
-            response = await self._page.answer(request)
-            await response(scope, receive, send)
-            return
         try:
             if own is not None:
                 response = await own(self.owned, request)
@@ -75,6 +89,9 @@ class Router:
                 return
             if self.is_refusing:
                 raise shutting_down()
+            # Before anything is loaded for it.
+            if (refused := self._paths.refusal(scope["method"], path)) is not None:
+                raise refused
             self.answering += 1
             try:
                 await self._pass(request, send)
@@ -86,34 +103,31 @@ class Router:
     async def _pass(self, request: Request, send: Send) -> None:
         body = await read_bytes(request, self._max_body_bytes)
         slot = await self._slot_of(request, body)
-        # A client that goes takes its request with it, whether it waits or is answered.
-        work = asyncio.create_task(self._answer(slot, request, body, send))
-        leaving = asyncio.create_task(_gone(request.receive))
-        try:
-            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
-            if not work.cancelled():
-                work.result()
-        finally:
-            leaving.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
+        stay = self._stay_of(request, slot, body)
+        if stay is not None and stay.is_goodbye:
+            if slot.child is not None:
+                slot.stays_s = stay.seconds
+            await self._say_goodbye(request, slot, send)
+            return
+        async with _until_gone(request.receive):
+            await self._answer(slot, request, body, stay, send)
 
     async def _slot_of(self, request: Request, body: bytes) -> Slot:
-        name = request.query_params.get("model")
+        asked = request.scope["query_string"]
+        name = request.query_params.get("model") if asked else None
         if name is None and body:
-            is_ollama = request.url.path.startswith("/api/")
+            is_ollama = request.scope["path"].startswith("/api/")
             keys = ("model", "name") if is_ollama else ("model",)
             if len(body) <= SMALL_BYTES:
                 name = named_in(body, keys)
             else:
                 name = await asyncio.to_thread(named_in, body, keys)
-        slot = self.find(name)
+        try:
+            slot = self._fleet.find(name)
+        except BusyError as error:
+            raise busy(error) from None
         if slot is None:
-            known = list(self._fleet.catalogue.by_name)
+            known = self._fleet.names
             if name:
                 raise ModelNotFoundError.of(name, known)
             shown = ", ".join(map(repr, known[:20]))
@@ -123,21 +137,45 @@ class Router:
             )
         return slot
 
-    def find(self, name: str | None) -> Slot | None:
-        """The model that a request calls so, as servers of one model read names."""
-        if not name:
-            return self._fleet.find(None)
-        tried = (name, name.removesuffix(LATEST), name + LATEST)
-        return next((slot for one in tried if (slot := self._fleet.find(one))), None)
+    def _stay_of(self, request: Request, slot: Slot, body: bytes) -> Stay | None:
+        stay = stay_of(request.scope["path"], body)
+        if stay is None:
+            return None
+        why = None
+        if not self.owned.may_change(request):
+            why = "it is an administrator's"
+        elif slot.entry.pinned:
+            why = f"{slot.entry.name} is pinned"
+        if why is not None:
+            caller_of(request.scope).tell(f"keep_alive is ignored: {why}")
+            return None
+        return stay
 
-    async def _answer(self, slot: Slot, request: Request, body: bytes, send: Send) -> None:
+    async def _say_goodbye(self, request: Request, slot: Slot, send: Send) -> None:
+        """What Ollama says of a model that is to go; one that has gone is not loaded to say it."""
+        said: dict[str, object] = {"message": {"role": "assistant", "content": ""}}
+        if request.scope["path"] == "/api/generate":
+            said = {"response": ""}
+        about = {"model": slot.entry.name, "created_at": utc_time(time.time())}
+        response = JSONResponse({**about, **said, "done": True, "done_reason": "unload"})
+        await response(request.scope, request.receive, send)
+
+    async def _answer(
+        self, slot: Slot, request: Request, body: bytes, stay: Stay | None, send: Send
+    ) -> None:
         scope = request.scope
-        async with self._child(slot) as child:
+        async with self._child(slot, caller_of(scope).number) as child:
+            if stay is not None:
+                slot.stays_s = stay.seconds
             target = scope["raw_path"]
             if scope["query_string"]:
                 target += b"?" + scope["query_string"]
             fields = [one for one in scope["headers"] if one[0] not in DROPPED]
             fields.append((b"x-request-id", scope["request_id"]))
+            if (traced := caller_of(scope).traceparent) is not None:
+                # The model's span is below the router's, not beside it.
+                fields = [one for one in fields if one[0] != TRACEPARENT]
+                fields.append((TRACEPARENT, traced))
             if body or scope["method"] in ("POST", "PUT", "PATCH"):
                 fields.append((b"content-length", b"%d" % len(body)))
             try:
@@ -146,16 +184,18 @@ class Router:
                 raise await _ended(slot, child) from None
             caller_of(scope).hold.body_is_read()
             try:
-                await self._stream(slot, child, exchange, request.url.path, send)
+                await self._stream(slot, child, exchange, request, send)
                 slot.failures = 0
             finally:
                 child.line.give_back(exchange)
 
     async def _stream(
-        self, slot: Slot, child: Child, exchange: Exchange, path: str, send: Send
+        self, slot: Slot, child: Child, exchange: Exchange, request: Request, send: Send
     ) -> None:
         kind = dict(exchange.headers).get(b"content-type", b"")
         drop = HOP_BY_HOP | OF_THE_SERVER
+        if caller_of(request.scope).traceparent is not None:
+            drop |= {TRACERESPONSE}
         headers = [one for one in exchange.headers if one[0] not in drop]
         start = {"type": "http.response.start", "status": exchange.status, "headers": headers}
         await send(cast(Message, start))
@@ -164,7 +204,7 @@ class Router:
                 await send({"type": "http.response.body", "body": some, "more_body": True})
         except ServerGoneError:
             # A whole answer that breaks off is not ended, so that no client thinks it is whole.
-            last = self._last_words(await _ended(slot, child), path, kind)
+            last = self._last_words(await _ended(slot, child), request.scope["path"], kind)
             await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -179,18 +219,15 @@ class Router:
         raise error
 
     @asynccontextmanager
-    async def _child(self, slot: Slot) -> AsyncIterator[Child]:
-        using = self._fleet.using(slot)
+    async def _child(self, slot: Slot, key: int) -> AsyncIterator[Child]:
+        using = self._fleet.using(slot, key)
         try:
             child = await using.__aenter__()
         except BusyError as error:
-            headers = {"retry-after": str(max(1, round(error.after_s)))}
-            if error.is_full:
-                raise RateLimitExceededError(str(error), headers=headers) from None
-            raise UnavailableError(str(error), headers=headers) from None
+            raise busy(error) from None
         except LoadError as error:
             message = f"{slot.entry.name} could not be loaded: {error}"
-            raise UnavailableError(message, code="model_not_loaded") from None
+            raise UnavailableError(message, code=NOT_LOADED) from None
         try:
             yield child
         finally:
@@ -205,6 +242,31 @@ async def _ended(slot: Slot, child: Child) -> ApiError:
         why = f"the server of {name} ended before it answered: {child.ended.result()}"
         return UnavailableError(why, code="model_ended", headers={"retry-after": "2"})
     return InternalError(f"the server of {name} closed its connection without an answer")
+
+
+@asynccontextmanager
+async def _until_gone(receive: Receive) -> AsyncIterator[None]:
+    """A client that goes takes its request with it, whether it waits or is answered."""
+    work, has_gone = asyncio.current_task(), False
+    assert work is not None
+
+    def end(leaving: asyncio.Task[None]) -> None:
+        nonlocal has_gone
+        if not leaving.cancelled():
+            has_gone = True
+            work.cancel()
+
+    leaving = asyncio.create_task(_gone(receive))
+    leaving.add_done_callback(end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not has_gone:
+            raise
+        work.uncancel()
+    finally:
+        leaving.remove_done_callback(end)
+        leaving.cancel()
 
 
 async def _gone(receive: Receive) -> None:

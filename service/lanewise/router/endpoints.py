@@ -3,20 +3,22 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from lanewise import __version__
 from lanewise.api.endpoints.ollama_models import FOREVER, OLLAMA_VERSION, tagged
 from lanewise.api.errors import (
+    ApiError,
     BadRequestError,
     ForbiddenError,
     ModelNotFoundError,
+    RateLimitExceededError,
     UnavailableError,
 )
 from lanewise.api.generation.body import read_bytes
@@ -29,7 +31,12 @@ from lanewise.router.naming import named_in
 from lanewise.router.process import LoadError
 
 METRICS_S = 5.0  # for a model's server to tell its own
+CARD_S = 2.0  # to say what it is
 SMALL_BODY = 64 << 10
+A_CENTURY_S = 100 * 366 * 86400.0
+NOT_LOADED = "model_not_loaded"  # code of an error
+SIGN_S = 15.0  # between two signs of life in events
+UNBUFFERED = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -49,11 +56,13 @@ class Owned:
     def _count(self, state: str) -> int:
         return sum(slot.state == state for slot in self.fleet.slots.values())
 
+    def may_change(self, request: Request) -> bool:
+        """Whether the caller may say which models are in memory."""
+        return not self.has_keys or caller_of(request.scope).is_admin
+
     def row(self, slot: Slot, name: str) -> dict[str, Any]:
         """A model as OpenAI's clients read it, and its state as llama.cpp's router says it."""
-        status: dict[str, Any] = {"value": slot.state}
-        if slot.failure and slot.state == "unloaded":
-            status |= {"failed": True, "reason": slot.failure}
+        of = {"parent": slot.entry.name} if name in slot.entry.adapters else {}
         return {
             "object": "model",
             "created": self.created,
@@ -61,16 +70,15 @@ class Owned:
             "root": slot.entry.name,
             "parent": None,
             **slot.card,
+            **of,
             "id": name,
-            "status": status,
+            "status": {"value": slot.state, **failure_of(slot)},
             "pinned": slot.entry.pinned,
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """All models by all their names."""
-        return [
-            self.row(slot, name) for slot in self.fleet.slots.values() for name in slot.entry.names
-        ]
+        return [self.row(slot, name) for slot in self.fleet.slots.values() for name in slot.names]
 
     async def metrics(self) -> str:
         """Metrics of the router and of all models that are loaded, with model_name labels."""
@@ -99,6 +107,13 @@ class Owned:
         return "\n".join(kept)
 
 
+def failure_of(slot: Slot) -> dict[str, Any]:
+    """Why a model is not there, if it failed, in the words of llama.cpp's router."""
+    if not slot.failure or slot.state != "unloaded":
+        return {}
+    return {"failed": True, "reason": slot.failure}
+
+
 async def list_models(owned: Owned, request: Request) -> Response:
     """All models with their states."""
     await _describe(owned)
@@ -113,6 +128,25 @@ async def list_models(owned: Owned, request: Request) -> Response:
     return JSONResponse({"data": data, "has_more": False, **ends})
 
 
+async def lm_studio(owned: Owned, _: Request) -> Response:
+    """All models, as clients of LM Studio read them; of one not loaded yet its kind is a guess."""
+    await _describe(owned)
+    data = []
+    for slot in owned.fleet.slots.values():
+        is_pooled = "embeddings" in str(slot.card.get("architecture"))
+        context = slot.card.get("max_model_len", 0)
+        same = {
+            "object": "model",
+            "type": "embeddings" if is_pooled else "llm",
+            "publisher": "lanewise",
+            "compatibility_type": "gguf",
+            "state": "loaded" if slot.state == "loaded" else "not-loaded",
+            "max_context_length": context,
+        }
+        data += [{"id": name, **same} for name in slot.names]
+    return JSONResponse({"object": "list", "data": data})
+
+
 async def get_model(owned: Owned, request: Request) -> Response:
     """One model."""
     await _describe(owned)
@@ -120,19 +154,27 @@ async def get_model(owned: Owned, request: Request) -> Response:
     for row in owned.rows():
         if row["id"] == name:
             return JSONResponse(row)
-    raise ModelNotFoundError.of(name, list(owned.fleet.catalogue.by_name))
+    raise ModelNotFoundError.of(name, owned.fleet.names)
 
 
 async def _describe(owned: Owned) -> None:
     """Have what the servers themselves say of models that have been loaded once."""
-    for slot in owned.fleet.slots.values():
+    for slot in list(owned.fleet.slots.values()):
         if slot.child is not None and not slot.card:
             try:
-                status, text = await slot.child.line.read(b"/v1/models")
-            except ServerGoneError:
+                async with asyncio.timeout(CARD_S):
+                    status, text = await slot.child.line.read(b"/v1/models")
+            except (ServerGoneError, TimeoutError):
                 continue
             if status == 200:
                 slot.card = json.loads(text)["data"][0]
+
+
+def busy(error: BusyError) -> ApiError:
+    """What a request is told whose model cannot be had now."""
+    headers = {"retry-after": str(max(1, round(error.after_s)))}
+    kind = RateLimitExceededError if error.is_full else UnavailableError
+    return kind(str(error), headers=headers)
 
 
 async def load(owned: Owned, request: Request) -> Response:
@@ -140,9 +182,10 @@ async def load(owned: Owned, request: Request) -> Response:
     slot = await _asked(owned, request)
     try:
         await owned.fleet.load(slot)
-    except (BusyError, LoadError) as error:
-        headers = {"retry-after": "5"} if isinstance(error, BusyError) else None
-        raise UnavailableError(f"{slot.entry.name}: {error}", headers=headers) from None
+    except BusyError as error:
+        raise busy(error) from None
+    except LoadError as error:
+        raise UnavailableError(f"{slot.entry.name}: {error}", code=NOT_LOADED) from None
     return JSONResponse({"success": True})
 
 
@@ -152,23 +195,52 @@ async def unload(owned: Owned, request: Request) -> Response:
     return JSONResponse({"success": True})
 
 
+async def events(owned: Owned, _: Request) -> Response:
+    """The state of each model now, and again whenever it is another, as llama.cpp's router does."""
+    return StreamingResponse(_events(owned), media_type="text/event-stream", headers=UNBUFFERED)
+
+
+async def _events(owned: Owned) -> AsyncIterator[str]:
+    told: dict[str, dict[str, Any]] = {}
+    while not owned.is_draining:
+        change = owned.fleet.change
+        # What changed twice since is told once: a slow client makes nothing pile up.
+        slots = {name: slot for name, slot in owned.fleet.slots.items() if slot.is_known}
+        now = {name: {"status": slot.state, **failure_of(slot)} for name, slot in slots.items()}
+        for name, data in now.items():
+            if told.get(name) != data:
+                yield _event({"model": name, "event": "model_status", "data": data})
+        for name in told.keys() - now.keys():
+            yield _event({"model": name, "event": "model_remove"})
+        told = now
+        try:
+            await asyncio.wait_for(change.wait(), SIGN_S)
+        except TimeoutError:
+            yield ": keep-alive\n\n"
+
+
+def _event(content: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
+
+
 async def _asked(owned: Owned, request: Request) -> Slot:
-    if owned.has_keys and not caller_of(request.scope).is_admin:
+    if not owned.may_change(request):
         raise ForbiddenError("models are loaded and unloaded with an administrator's key only")
     name = named_in(await read_bytes(request, SMALL_BODY))
     if name is None:
         raise BadRequestError("model is required", param="model")
-    slot = owned.fleet.find(name)
+    try:
+        slot = owned.fleet.find(name)
+    except BusyError as error:
+        raise busy(error) from None
     if slot is None:
-        raise ModelNotFoundError.of(name, list(owned.fleet.catalogue.by_name))
+        raise ModelNotFoundError.of(name, owned.fleet.names)
     return slot
 
 
 async def tags(owned: Owned, _: Request) -> Response:
     """All models, in Ollama's words."""
-    return JSONResponse(
-        {"models": [_listed(owned, name) for name in owned.fleet.catalogue.by_name]}
-    )
+    return JSONResponse({"models": [_listed(owned, name) for name in owned.fleet.names]})
 
 
 async def in_memory(owned: Owned, _: Request) -> Response:
@@ -176,13 +248,17 @@ async def in_memory(owned: Owned, _: Request) -> Response:
     rows = []
     for slot in owned.fleet.slots.values():
         if slot.state == "loaded":
-            entry, expires = slot.entry, FOREVER
-            if entry.idle_s and not entry.pinned:
-                idle = max(0.0, time.monotonic() - slot.used_at)
-                left = 0.0 if slot.is_busy else min(idle, entry.idle_s)
-                expires = utc_time(time.time() + entry.idle_s - left)
-            rows.append(_listed(owned, entry.name) | {"expires_at": expires, "size_vram": 0})
+            more = {"expires_at": _expires(slot), "size_vram": 0}
+            rows.append(_listed(owned, slot.entry.name) | more)
     return JSONResponse({"models": rows})
+
+
+def _expires(slot: Slot) -> str:
+    after = slot.goes_after_s
+    if after > A_CENTURY_S:
+        return FOREVER
+    idle = 0.0 if slot.is_busy else max(0.0, time.monotonic() - slot.used_at)
+    return utc_time(time.time() + max(0.0, after - idle))
 
 
 def _listed(owned: Owned, name: str) -> dict[str, Any]:
@@ -227,8 +303,10 @@ async def ollama_version(_: Owned, __: Request) -> Response:
 # /models is another way to write /v1/models. What is below /v1/models is a name.
 OWN: dict[tuple[str, str], Callable[[Owned, Request], Awaitable[Response]]] = {
     ("GET", "/v1/models"): list_models,
+    ("GET", "/v1/models/sse"): events,
     ("POST", "/v1/models/load"): load,
     ("POST", "/v1/models/unload"): unload,
+    ("GET", "/api/v0/models"): lm_studio,
     ("GET", "/api/tags"): tags,
     ("GET", "/api/ps"): in_memory,
     ("GET", "/api/version"): ollama_version,
@@ -237,6 +315,7 @@ OWN: dict[tuple[str, str], Callable[[Owned, Request], Awaitable[Response]]] = {
     ("GET", "/v1/health"): live,
     ("GET", "/health/ready"): ready,
     ("GET", "/ping"): ready,
+    ("POST", "/ping"): ready,
     ("GET", "/metrics"): metrics,
     ("GET", "/version"): version,
 }

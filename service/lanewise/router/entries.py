@@ -1,13 +1,20 @@
 """The file of ``--models``: which models there are, what each is called, when it may go."""
 
 import dataclasses
+import json
+import logging
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from lanewise.settings import Settings, SettingsError, parse_size, read_yaml, resolve_mapping
+
+logger = logging.getLogger(__name__)
 
 # What is the router's own: it has the address, the keys of clients are the same everywhere.
 OF_THE_ROUTER = frozenset(
@@ -18,6 +25,9 @@ OF_THE_ROUTER = frozenset(
 )
 # A part of a split GGUF file. Loading knows this too; the router imports nothing that reads models.
 PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-\d{5}")
+# How Ollama's clients begin the names of the hub's repositories.
+HUBS = ("hf.co/", "huggingface.co/")
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 IDLE_S, MAX_WAITING, WAIT_S, LOAD_S = 600.0, 64, 120.0, 1800.0
 
 
@@ -32,6 +42,7 @@ class Entry:
     pinned: bool = False
     idle_s: float = IDLE_S  # 0: it stays until its memory is needed
     memory: int | None = None  # of its whole process; None: as planned from the file
+    is_pulled: bool = False  # a repository of the hub that a request named
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,11 +60,21 @@ class Catalogue:
     max_waiting: int = MAX_WAITING  # requests that wait for a model to load
     wait_s: float = WAIT_S  # for memory that models have which answer
     load_s: float = LOAD_S
-    by_name: Mapping[str, Entry] = field(init=False)
+    pull: tuple[str, ...] = ()  # patterns of the hub's repositories that requests may name
+    shared: Mapping[str, object] = field(default_factory=dict)  # settings of those
 
-    def __post_init__(self) -> None:
-        names = {name: entry for entry in self.entries for name in entry.names}
-        object.__setattr__(self, "by_name", names)
+    def pulled(self, name: str) -> Entry | None:
+        """The model of the hub that a request names, if the operator allows it."""
+        model = name
+        for host in HUBS:
+            model = model.removeprefix(host)
+        repository, _, file = model.partition(":")
+        is_one = REPOSITORY.fullmatch(repository) and (not file or file.endswith(".gguf"))
+        if not is_one or not any(fnmatchcase(repository, one) for one in self.pull):
+            return None
+        settings = {**self.shared, "model": model}
+        aliases = tuple(host + model for host in HUBS)
+        return Entry(name=model, settings=settings, aliases=aliases, is_pulled=True)
 
 
 def read_catalogue(file: str, shared: Settings) -> Catalogue:
@@ -68,9 +89,11 @@ def folder_catalogue(folder: str, shared: Settings) -> Catalogue:
         paths = sorted(Path(folder).iterdir())
     except OSError as error:
         raise SettingsError(f"models_dir: {folder}: {error.strerror or error}") from None
-    for path in paths:
-        name = _name_of(path)
-        if name is None:
+    named = [(path, name) for path in paths if (name := _name_of(path)) is not None]
+    others = _other_kinds([path for path, _ in named if path.suffix == ".gguf"])
+    for path, name in named:
+        if (kind := others.get(str(path))) is not None:
+            logger.info("%s is left out: its kind is %s", path, kind)
             continue
         if name in found:
             raise SettingsError(
@@ -101,6 +124,25 @@ def _name_of(path: Path) -> str | None:
     return part["stem"] if int(part["number"]) == 1 else None
 
 
+def _other_kinds(files: list[Path]) -> dict[str, str]:
+    """The kinds of those files that are no models: projectors, adapters and the like.
+
+    A program of its own looks, for a file may be anything. What it cannot tell is listed, and
+    refused with a reason when it is loaded.
+    """
+    if not files:
+        return {}
+    command = [sys.executable, "-m", "lanewise.router.kinds"]
+    asked = json.dumps([str(file) for file in files]).encode()
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, timeout=60)
+        kinds: dict[str, str] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        logger.warning("what kinds of files there are could not be found out: all are listed")
+        return {}
+    return kinds
+
+
 class _Reader:
     """Checks what YAML gave, and says where it is wrong."""
 
@@ -109,7 +151,7 @@ class _Reader:
         self._shared = as_mapping(shared)
 
     def catalogue(self, content: object) -> Catalogue:
-        known = {"models", "default", "memory", "max_waiting", "wait_s", "load_s"}
+        known = {"models", "default", "memory", "max_waiting", "wait_s", "load_s", "pull"}
         given = self._mapping(content, "", known)
         listed = given.pop("models", None)
         if not isinstance(listed, list) or not listed:
@@ -133,7 +175,8 @@ class _Reader:
         for name in ("wait_s", "load_s"):
             if name in given:
                 values[name] = self._number(given[name], name)
-        return Catalogue(**values)
+        pull = self._texts(given.get("pull", []), "pull", "a list of patterns such as Qwen/*")
+        return Catalogue(**values, pull=pull, shared=self._shared)
 
     def _entry(self, content: object, where: str) -> Entry:
         known = {"name", "model", "aliases", "pinned", "idle_s", "memory", "settings"}
@@ -141,9 +184,7 @@ class _Reader:
         for name in ("name", "model"):
             if not isinstance(given.get(name), str) or not given[name].strip():
                 raise self._error(f"{where}.{name}", given.get(name), "text that is not empty")
-        aliases = given.get("aliases", [])
-        if not isinstance(aliases, list) or not all(one and type(one) is str for one in aliases):
-            raise self._error(f"{where}.aliases", aliases, "a list of names")
+        aliases = self._texts(given.get("aliases", []), f"{where}.aliases", "a list of names")
         pinned = given.get("pinned", False)
         if not isinstance(pinned, bool):
             raise self._error(f"{where}.pinned", pinned, "true | false")
@@ -157,7 +198,7 @@ class _Reader:
         return Entry(
             name=given["name"],
             settings=settings,
-            aliases=tuple(aliases),
+            aliases=aliases,
             adapters=tuple(name for name, _ in resolved.lora),
             pinned=pinned,
             idle_s=IDLE_S if idle_s is None else self._number(idle_s, f"{where}.idle_s"),
@@ -178,6 +219,11 @@ class _Reader:
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             return float(value)
         raise self._error(where, value, "a number from 0")
+
+    def _texts(self, value: object, where: str, accepted: str) -> tuple[str, ...]:
+        if isinstance(value, list) and all(one and type(one) is str for one in value):
+            return tuple(value)
+        raise self._error(where, value, accepted)
 
     def _size(self, value: object, where: str) -> int:
         try:

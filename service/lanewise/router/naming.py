@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 
 # What JSON is made of beside numbers, words and blanks. No group is tried twice, so that a body
 # takes time by its length, whatever is in it.
@@ -11,33 +12,37 @@ SMALL_BYTES = 64 << 10  # of a body that is looked through sooner than a thread 
 MAX_NAME = 1024  # bytes
 
 
-def named_in(body: bytes, keys: tuple[str, ...] = ("model",)) -> str | None:
-    """The text of the first of some keys of a JSON object; None if it has none of them.
+def members(body: bytes) -> Iterator[tuple[str | None, int, int]]:
+    """The members of a JSON object: their names, and where their values begin and end.
 
     What is not JSON is for the model's server to refuse.
     """
-    depth, key, awaits_value = 0, None, False
+    depth, key, begin = 0, None, 0
     for match in TOKEN.finditer(body):
         token = match[0]
         if token in OPENING:
             depth += 1
             if depth == 1 and token != b"{":
-                return None
-        elif token in CLOSING:
+                return
+        elif depth == 1 and (token == b"," or token in CLOSING):
+            if begin:
+                yield key, begin, match.start()
+            key, begin = None, 0
+        elif depth == 1 and token == b":":
+            begin = match.end()
+        elif depth == 1 and not begin:
+            key = _text(token)
+        if token in CLOSING:
             depth -= 1
-        elif depth != 1:
-            continue
-        elif token == b":":
-            awaits_value = True
-            continue
-        elif token != b",":
-            text = _text(token)
-            if awaits_value and key in keys:
-                return text
-            key = text if not awaits_value else None
-            if not awaits_value:
-                continue
-        awaits_value = False
+    if begin:
+        yield key, begin, len(body)
+
+
+def named_in(body: bytes, keys: tuple[str, ...] = ("model",)) -> str | None:
+    """The text of the first of some keys of a JSON object; None if it has none of them."""
+    for key, begin, end in members(body):
+        if key in keys:
+            return _text(body[begin:end].strip())
     return None
 
 
@@ -45,7 +50,7 @@ def _text(token: bytes) -> str | None:
     if len(token) > MAX_NAME:
         return None
     try:
-        text: str = json.loads(token)
+        text = json.loads(token)
     except ValueError:
         return None
-    return text
+    return text if isinstance(text, str) else None

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -101,7 +102,7 @@ class Child:
         self.name, self.pid = name, process.pid
         self.line = Line(str(socket))
         self._process, self._files = process, (socket, config)
-        self._said = ""
+        self._said = self._ended_for = ""
         self.ended = asyncio.create_task(self._watch())
 
     async def _watch(self) -> str:
@@ -121,7 +122,7 @@ class Child:
         for file in self._files:
             file.unlink(missing_ok=True)
         if status < 0:
-            return f"its process was ended by {signal.Signals(-status).name}"
+            return self._ended_for or f"its process was ended by {signal.Signals(-status).name}"
         reason = _last(self._said) if status else ""
         return reason or f"its process ended with status {status}"
 
@@ -142,6 +143,22 @@ class Child:
         except ServerGoneError:
             return False
         return status == 200
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory that is the process's alone; mapped files are the system's to take back."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:  # it has ended
+            return 0
+        found = re.search(r"^RssAnon:\s*(\d+) kB$", status, re.MULTILINE)
+        return int(found[1]) << 10 if found else 0
+
+    def end(self, why: str) -> None:
+        """End it at once, for a reason that its requests are told."""
+        self._ended_for = why
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     async def stop(self, seconds: float) -> None:
         """Have it end: it may finish its answers first, for so long."""

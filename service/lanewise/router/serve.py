@@ -11,8 +11,8 @@ import uvloop
 from prometheus_client import CollectorRegistry
 from starlette.middleware.cors import CORSMiddleware
 
-from lanewise import host
-from lanewise.api.endpoints import page
+from lanewise import __version__, host
+from lanewise.api.endpoints import documents, guide, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.http.front import Front
@@ -21,6 +21,7 @@ from lanewise.api.http.web_config import Config, make_config
 from lanewise.api.http.web_pages import WebPages
 from lanewise.api.http_server import KEEP_ALIVE_S, LAST_WORDS_S, OrderlyServer
 from lanewise.api.middleware import RequestMiddleware
+from lanewise.api.observing.tracing import Tracer
 from lanewise.router.app import Router
 from lanewise.router.endpoints import Owned
 from lanewise.router.entries import Catalogue, folder_catalogue, read_catalogue
@@ -65,7 +66,7 @@ def serve(
     with socket_folder() as folder:
         logger.info(
             "serving %s on %s:%d, within %s of memory",
-            ", ".join(catalogue.by_name),
+            ", ".join(name for entry in catalogue.entries for name in entry.names),
             *(settings.host, listener.getsockname()[1], host.format_size(budget)),
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -84,15 +85,19 @@ async def route(
 ) -> None:
     """Answer until told to stop, and end all models then."""
     fleet = Fleet(catalogue, launcher, budget)
-    server = make_server(settings, fleet)
+    endpoint = settings.otlp_traces_endpoint
+    tracer = Tracer(endpoint, __version__) if endpoint else None
+    server = make_server(settings, fleet, tracer)
     fleet.start()
     try:
         await server.serve(sockets=[listener])
     finally:
         await fleet.close()
+        if tracer is not None:
+            tracer.close()
 
 
-def make_server(settings: Settings, fleet: Fleet) -> "RoutingServer":
+def make_server(settings: Settings, fleet: Fleet, tracer: Tracer | None) -> "RoutingServer":
     """The server around the application."""
     registry = CollectorRegistry()
     errors, paths = error_forms(), Paths(ENDPOINTS)
@@ -109,11 +114,16 @@ def make_server(settings: Settings, fleet: Fleet) -> "RoutingServer":
         router,
         keys=Keys(settings.api_key, settings.admin_api_key),
         pages=pages,
-        public={*page.FILES, *(endpoint.path for endpoint in ENDPOINTS if endpoint.public)},
+        # Documentation and page say nothing that the source does not.
+        public={
+            *(*documents.PATHS, *page.FILES, *guide.PATHS),
+            *(endpoint.path for endpoint in ENDPOINTS if endpoint.public),
+        },
         canonical=paths.canonical,
         errors=errors,
         registry=registry,
         asked=[(e.method, e.path) for e in ENDPOINTS if e.speaks],
+        tracer=tracer,
     )
     # Last, for it has to know the metrics of all others.
     router.owned = Owned(fleet, registry, has_keys=keys)
@@ -151,6 +161,8 @@ class RoutingServer(OrderlyServer):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look whether it is time to go."""
+        if self._signals:
+            self._router.owned.fleet.tell()  # streams of events end
         while self._signals:
             name = self._signals.pop(0)
             logger.info("%s: stopping, %d requests are answered", name, self._router.answering)

@@ -2,10 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import compile_path
 
 from lanewise.api.endpoints.absent import absent_at, reason_of, refusal_of
 from lanewise.api.endpoints.table import Endpoint
@@ -23,6 +24,12 @@ class Paths:
         self._methods: dict[str, set[str]] = {}
         for endpoint in endpoints:
             self._methods.setdefault(endpoint.path, set()).add(endpoint.method)
+        # Those of which a part is a name.
+        self._patterns = [
+            (compile_path(path)[0], methods)
+            for path, methods in self._methods.items()
+            if "{" in path
+        ]
         firsts = {_segments(path)[0] for path in self._methods}
         below = {_segments(path)[1] for path in self._methods if path.startswith("/v1/")}
         self._without_v1 = below - firsts
@@ -60,21 +67,42 @@ class Paths:
         absent = absent_at(path) if status in (404, 405) else None
         if absent is not None and not absent.has(state.pooling):
             return refusal_of(path, reason_of(absent, state), state)
-        shown, headers = cut(path, LONGEST), error.headers
         if status == 404:
-            near = self.nearest(path)
-            hint = f"did you mean {near}?" if near else "/docs says what there is"
-            message = f"there is nothing at {shown}; {hint}"
-        elif status == 405:
-            methods = ", ".join(sorted(self._methods.get(request.scope["route"].path, {"GET"})))
-            headers = {"allow": methods}
-            message = f"{request.method} is not allowed for {shown}; accepted: {methods}"
-        else:
-            message = str(error.detail)
-        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
-        answer = BadRequestError(message, code=code, headers=headers)
-        answer.status = status
-        return answer
+            return self._nothing_at(path)
+        if status == 405:
+            methods = self._methods.get(request.scope["route"].path, {"GET"})
+            return _not_allowed(request.method, path, methods)
+        return _answer(status, str(error.detail), None, error.headers)
+
+    def refusal(self, method: str, path: str) -> ApiError | None:
+        """What is said where no endpoint answers, by a server that serves no model itself."""
+        methods = self._methods.get(path) or {
+            one for pattern, ones in self._patterns if pattern.match(path) for one in ones
+        }
+        if not methods:
+            return self._nothing_at(path)
+        asked = "GET" if method == "HEAD" else method
+        return None if {asked, method} & methods else _not_allowed(method, path, methods)
+
+    def _nothing_at(self, path: str) -> ApiError:
+        near = self.nearest(path)
+        hint = f"did you mean {near}?" if near else "/docs says what there is"
+        message = f"there is nothing at {cut(path, LONGEST)}; {hint}"
+        return _answer(404, message, "not_found")
+
+
+def _not_allowed(method: str, path: str, methods: Collection[str]) -> ApiError:
+    accepted = ", ".join(sorted(methods))
+    message = f"{method} is not allowed for {cut(path, LONGEST)}; accepted: {accepted}"
+    return _answer(405, message, "method_not_allowed", {"allow": accepted})
+
+
+def _answer(
+    status: int, message: str, code: str | None, headers: Mapping[str, str] | None = None
+) -> ApiError:
+    answer = BadRequestError(message, code=code, headers=headers)
+    answer.status = status
+    return answer
 
 
 def _segments(path: str) -> list[str]:

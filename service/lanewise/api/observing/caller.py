@@ -25,6 +25,7 @@ class Caller:
     tenant: str  # of the key alone, so the same after a restart
     hold: Hold  # what the request makes the server hold
     trace_id: str | None = None  # None: traces are off
+    traceparent: bytes | None = None  # of its span, for what it asks of others
     record: Record | None = None  # of a request that generates
     notices: list[str] = field(default_factory=list)
 

@@ -67,11 +67,11 @@ class Tracer:
         context = span.get_span_context()
         return f"{context.trace_id:032x}" if context.trace_flags.sampled else None
 
-    def response_header(self, span: Span) -> tuple[bytes, bytes]:
-        """What tells the caller which trace its request is in."""
+    def written(self, span: Span) -> bytes:
+        """A span as headers name it, in requests and answers."""
         context = span.get_span_context()
         value = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-        return b"traceresponse", value.encode()
+        return value.encode()
 
     def end(self, span: Span, route: str, status: int, record: Record | None) -> None:
         """The request is over: say what became of it."""

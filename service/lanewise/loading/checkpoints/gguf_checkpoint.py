@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
 from lanewise.loading.base.json_files import Fields
@@ -143,8 +144,13 @@ def stem_of(path: Path) -> str:
 
 def refuse_other_kinds(fields: Fields) -> None:
     """Raise ModelFileError for GGUF files that are no model."""
-    kind = fields.text("general.type", default="model")
-    if fields.values.get("general.architecture") == "clip":
-        kind = "mmproj"
-    if kind in OTHER_KINDS:
+    said = {"general.type": fields.text("general.type", default="model")}
+    if (kind := other_kind({**fields.values, **said})) is not None:
         raise ModelFileError(f"{fields.source}: this is {OTHER_KINDS[kind]}")
+
+
+def other_kind(values: Mapping[str, Any]) -> str | None:
+    """Which kind of file that is no model has these metadata; None for a model's."""
+    is_projector = values.get("general.architecture") == "clip"
+    kind = "mmproj" if is_projector else values.get("general.type")
+    return kind if kind in OTHER_KINDS else None

@@ -74,17 +74,23 @@ class GgufFile:
 
 def architecture_at(start: bytes) -> str | None:
     """Return general.architecture from the first bytes of a file; None if it is not in them."""
+    return texts_at(start).get("general.architecture")
+
+
+def texts_at(start: bytes) -> dict[str, str]:
+    """Return those metadata in a file's first bytes that are text; none if it is no GGUF file."""
+    found: dict[str, str] = {}
     if not start.startswith(MAGIC):
-        return None
+        return found
     reader = _Reader(Path("the file's start"), memoryview(start))
     reader.position = COUNTS_END
     with suppress(ModelFileError):  # the header continues after these bytes
         while True:
             key = reader.string("key", MAX_NAME_BYTES)
             value = reader.value(reader.scalar("I", key), key, 0)
-            if key == "general.architecture":
-                return value if isinstance(value, str) else None
-    return None
+            if isinstance(value, str):
+                found[key] = value
+    return found
 
 
 class _Reader:
