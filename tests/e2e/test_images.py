@@ -89,3 +89,22 @@ def test_texts_alone_are_answered_as_well(sdk):
     messages = [{"role": "user", "content": "Say it."}]
     made = sdk.chat.completions.create(model="seeing", messages=messages, max_tokens=4)
     assert made.usage.completion_tokens > 0
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_a_stored_prompt_is_that_of_its_own_images(tmp_path):
+    """What was read back from disk is for the same image; another image is not mistaken for it."""
+    model = write_seeing_model(tmp_path / "seeing", "idefics3")
+    goldens = [golden for golden in ANSWERS if golden["family"] == "idefics3"]
+    store = "--kv-cache-dtype", "f32", "--kv-store", str(tmp_path / "store")
+    for start in range(2):
+        with (
+            lanewise_server(str(model), "--threads", "1", *store) as url,
+            openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as sdk,
+        ):
+            for golden in goldens[start:]:
+                answer = sdk.chat.completions.create(**ask(golden))
+                assert tokens_of(answer) == golden["tokens"]
+                found = answer.usage.prompt_tokens_details.cached_tokens
+                assert (found > golden["n_prompt"] // 2) == bool(start), golden["n_prompt"]
+            assert start or metric(url, "lanewise_kv_store_blocks_total") > 0
