@@ -92,6 +92,8 @@ static void take_texts(lw_session* s, lw_parts* parts) {
 static void take_seeing(lw_session* s, lw_parts* parts) {
     if (!lw_is_tower(&s->model->config)) return;
     const size_t patches = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
+    const size_t widest = s->widths.input > s->widths.inner ? s->widths.input : s->widths.inner;
+    s->seeing.clamped = lw_take(parts, s->config.max_batch_tokens * widest * sizeof(float));
     s->seeing.x = lw_take(parts, patches * s->widths.hidden * sizeof(float));
     s->seeing.q = lw_take(parts, patches * lw_attention_of(s)->q_width * sizeof(float));
 }
@@ -170,7 +172,8 @@ static lw_status check_config(const lw_session_config* c, const lw_model_config*
     const bool pooled = model->pooled != 0, tower = lw_is_tower(model);
     if (c->n_threads < 1 || c->n_threads > LW_MAX_THREADS)
         return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to %d", c->n_threads, LW_MAX_THREADS);
-    if (c->n_blocks < 1 && (!pooled || tower)) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
+    if (c->n_blocks < 1 && (!pooled || tower))
+        return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
     if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)

@@ -89,6 +89,13 @@ static void take_mean(float* rows, size_t n, size_t hidden) {
     for (size_t i = 0; i < hidden; ++i) rows[i] *= by;
 }
 
+static void adjust_mean(const lw_worker* w, float* x) {
+    const lw_patches* c = &w->c->patches;
+    const float *shift = w->model->mean_shift, *scale = w->model->mean_scale;
+    for (size_t i = 0; c->mean_factor != 0 && i < w->c->hidden_size; ++i) x[i] *= c->mean_factor;
+    for (size_t i = 0; c->shifts_mean && i < w->c->hidden_size; ++i) x[i] = (x[i] - shift[i]) * scale[i];
+}
+
 // Joins the rows of each block of a picture, which are in the first of the pooled buffers. Returns where they are then.
 static float* join(lw_worker* w) {
     const size_t hidden = w->c->hidden_size, block = lw_block_patches(w->c);
@@ -99,6 +106,7 @@ static float* join(lw_worker* w) {
     for (size_t row; lw_take_item(&items, &row);) {
         float* rows = values + row * block * hidden;
         take_mean(rows, block, hidden);
+        adjust_mean(w, rows);
         memcpy(out + row * hidden, rows, hidden * sizeof(float));
         lw_charge_row(w, LW_OP_HEAD, (block + 2) * hidden, 0);
     }
@@ -121,8 +129,8 @@ static void normalize_inputs(lw_worker* w, const lw_dense* dense, float* values)
     lw_end_phase(w, LW_OP_HEAD);
 }
 
-// Runs the heads of group `group` on values in one of the pooled buffers. Their result goes to `out`, or if that is NULL to
-// a pooled buffer. Returns where it is.
+// Runs the heads of group `group` on values in one of the pooled buffers. Their result goes to `out`, or if that is
+// NULL to a pooled buffer. Returns where it is.
 static float* run_group(lw_worker* w, uint32_t group, float* values, float* out) {
     const uint32_t n = lw_dense_group(w->c);
     for (uint32_t i = 0; i < n; ++i) {
@@ -138,7 +146,7 @@ static float* run_group(lw_worker* w, uint32_t group, float* values, float* out)
 
 // A phase: puts the results of a group among the parts of the picture's rows.
 static void put_part(lw_worker* w, uint32_t group, const float* values) {
-    const size_t n = lw_dense_inputs(w->model, w->c->n_dense), stride = lw_model_dims(w->model);
+    const size_t n = lw_dense_inputs(w->model, w->c->n_dense), stride = (1 + w->c->patches.n_taps) * n;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         memcpy(w->step->logits + row * stride + group * n, values + row * n, n * sizeof(float));

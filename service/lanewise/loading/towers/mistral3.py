@@ -16,10 +16,10 @@ from lanewise.loading.base.program import (
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
-from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded
+from lanewise.loading.towers.tensors import TowerTensors
+from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded, theta_of
 
 EPS, THETA = 1e-5, 10000.0
 HF_LAYER = {
@@ -73,7 +73,7 @@ def program(file: TowerFile) -> ModelConfig:
         context_length=MOST_PATCHES,
         rms_norm_eps=round_to_f32(EPS),
         tied_embeddings=True,
-        ropes=(turned(head_dim, theta_of(file)),),
+        ropes=(turned(head_dim, theta_of(file, THETA)),),
         layers=(Layer(check_heads(attention, file.source), ffn),) * n_layers,
         pooling=Pooling("none", dense=dense),
         patches=Patches(
@@ -91,16 +91,6 @@ def activation_of(file: TowerFile) -> str:
     return "gelu" if file.is_gguf and name != "silu" else curve(file, "hidden_act", "gelu")
 
 
-def theta_of(file: TowerFile) -> float:
-    """Return the base of the angles."""
-    for name in ("rope_parameters", "rope_theta"):
-        value = file.raw(name)
-        value = value.get("rope_theta") if isinstance(value, dict) else value
-        if type(value) in (int, float) and value >= 1:
-            return float(value)
-    return THETA
-
-
 def turned(head_dim: int, theta: float) -> Rope:
     """Return RoPE whose first half of pairs turns by row, the second by column, in turns."""
     all_of = [round_to_f32(theta ** (-2 * i / head_dim)) for i in range(head_dim // 2)]
@@ -113,7 +103,7 @@ def turned(head_dim: int, theta: float) -> Rope:
     )
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory."""
     projector = "multi_modal_projector"
     give_roles(tensors, f"{projector}.norm", Role.OUTPUT_NORM)
@@ -127,7 +117,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     finish(tensors, config)
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     tensors.drop("v.token_embd.img_break")  # a row of the language model's embedding
     give_roles(tensors, "mm.input_norm", Role.OUTPUT_NORM)
@@ -137,7 +127,7 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     finish(tensors, config)
 
 
-def finish(tensors: Rearranged, config: ModelConfig) -> None:
+def finish(tensors: TowerTensors, config: ModelConfig) -> None:
     """Pad matrices to whole groups; inputs of the merging matrix are a block's rows in turn."""
     assert config.patches is not None
     patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
