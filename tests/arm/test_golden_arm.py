@@ -54,6 +54,11 @@ def test_encodings_have_their_golden_hashes(emulated, level: Level) -> None:
     compare(emulated, level, "test_encode", "encodings.txt")
 
 
+@at_every_cpu
+def test_pictures_have_their_golden_hashes(emulated, level: Level) -> None:
+    compare(emulated, level, "test_towers", "pictures.txt")
+
+
 @pytest.mark.parametrize(
     "level", [EACH_LEVEL[2], *thorough(*EACH_LEVEL[:2], EACH_LEVEL[3])], ids=str
 )

@@ -8,6 +8,7 @@ import pytest
 
 from lanewise import cli
 from lanewise.loading.families.table import FAMILIES, REASONS
+from lanewise.loading.towers.table import TOWERS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -31,11 +32,21 @@ def test_every_family_that_is_listed_is_compared_with_transformers():
     assert {family.name for family in FAMILIES} <= compared
 
 
+def test_every_tower_has_a_row_and_is_compared_with_transformers(capsys):
+    assert cli.main(["families", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["towers"]
+    assert [row["architecture"] for row in rows] == [tower.projector for tower in TOWERS]
+    compared = json.loads((GOLDEN / "towers" / "towers.json").read_text())
+    types = {case["config"]["model_type"] for case in compared.values()}
+    assert all(types & {*tower.names} for tower in TOWERS)
+
+
 def test_the_table_is_for_people(capsys):
     assert cli.main(["families"]) == 0
     out = capsys.readouterr().out
     assert "qwen3_moe" in out
     assert "gpt-oss" in out
+    assert "qwen3vl_merger" in out
     assert "Refused, because" in out
 
 

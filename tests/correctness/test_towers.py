@@ -18,12 +18,13 @@ from family_models import write_model
 from goldens import check_goldens
 from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise.loading.towers.table import TOWERS
 from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.tower import Pixels, Tower
 from opened_models import ISA
 from tiny_models import tiny_model, write_gguf
 from tower_gguf import write_mmproj
-from tower_models import CASES, GOLDEN, pictures, positions_with, prompt_with, tower_model
+from tower_models import CASES, GOLDEN, IMAGE, pictures, positions_with, prompt_with, tower_model
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -148,6 +149,8 @@ def test_logits_of_texts_with_pictures_are_those_of_transformers(name: str, path
                     side = vision.patch_size * vision.merge
                     grids = [(p.shape[0] // side, p.shape[1] // side) for p in parts[:n]]
                     positions = positions_with(firsts, grids, len(ids))
+                if vision.row_token_id is not None:
+                    ids = [vision.row_token_id if i == IMAGE else i for i in ids]
                 case = (ids, firsts, rows[:n], positions, vision.both_ways != "none")
                 logits = logits_of(session, case, len(ids))
                 shown = logits[:, :: 1 if n == 1 else 8]
@@ -186,8 +189,11 @@ def test_q8_0_is_near_the_weights_as_they_are(name: str, path: Path) -> None:
 def write_text_gguf(folder: Path, eps: float) -> Path:
     """A language model of the width of the towers' rows, with as many pairs for each axis."""
     sections = {"llama.rope.dimension_sections": [4, 2, 2, 0]}
-    model = tiny_model("llama3", rms_norm_eps=eps)
-    return write_gguf(model, folder / "text.gguf", metadata=sections)
+    model = tiny_model("llama3", rms_norm_eps=eps, num_hidden_layers=3)
+    tokens = [tower.image_token for tower in TOWERS if tower.image_token != "<image>"]
+    return write_gguf(
+        model, folder / "text.gguf", metadata=sections, more_tokens=["<image>", *tokens]
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -107,6 +107,7 @@ def test_all_that_is_read_of_a_directory_is_fetched(hub: Hub, tmp_path: Path) ->
         *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
         *("vocab.json", "merges.txt", "added_tokens.json"),
         *("quantize_config.json", "quant_config.json"),
+        *("preprocessor_config.json", "processor_config.json"),
     }
     copies = {"onnx/model.onnx", "openvino/model.safetensors", "4bit/model.safetensors"}
     copies |= {"2_Dense/pytorch_model.bin", "1_Pooling/README.md"}

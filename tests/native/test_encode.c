@@ -228,7 +228,7 @@ static void test_configs(void) {
     SPOILT(c.model.norm = (lw_norm_kind)2, "norm is 2");
     SPOILT(c.model.norm = LW_NORM_RMS, "norm_bias is 1, must be 0");
     SPOILT(c.model.n_positions = 7, "n_positions is 7, must be 0 or context_length (1100)");
-    SPOILT(c.model.n_dense = 5, "n_dense is 5, must be 0 to 4");
+    SPOILT(c.model.n_dense = 9, "n_dense is 9, must be 0 to 8");
     SPOILT((c.model.n_dense = 1, c.model.dense = NULL), "dense must not be NULL");
     SPOILT(c.layers[1].attention.both_ways = 2, "layer 1: both_ways is 2");
     SPOILT(c.layers[1].attn_norm_replaces = 2, "attn_norm_replaces is 2");

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.native, pytest.mark.slow]
 
 GOLDEN = ROOT / "tests" / "golden" / "logits.txt"
 ENCODINGS = ROOT / "tests" / "golden" / "encodings.txt"
+PICTURES = ROOT / "tests" / "golden" / "pictures.txt"
 CROWDS = ROOT / "tests" / "golden" / "crowds.txt"
 HEADER = ROOT / "native" / "include" / "lanewise.h"
 
@@ -105,6 +106,13 @@ def test_texts_have_their_golden_hashes_alone_and_together(programs: Path) -> No
     assert lines == ENCODINGS.read_text().splitlines()
 
 
+def test_pictures_have_their_golden_hashes_in_any_slices(programs: Path) -> None:
+    """Towers at all levels of this CPU, with 1 to 3 threads; and what is refused."""
+    *lines, last = check(programs / "test_towers").splitlines()
+    assert last.endswith(" 0 failed")
+    assert lines == PICTURES.read_text().splitlines()
+
+
 def test_a_text_among_512_has_its_own_bits_beside_a_chat(programs: Path) -> None:
     """All levels of this CPU; a model that writes text runs in another thread meanwhile."""
     *lines, last = check(programs / "test_crowd").splitlines()
@@ -120,7 +128,7 @@ def test_packing_loses_nothing_and_damage_is_refused(programs: Path) -> None:
 def test_what_cannot_be_asked_of_a_function_is_refused_by_it(programs: Path) -> None:
     """NULL for each pointer, counts and sizes out of range, handles that are not ready."""
     called: set[str] = set()
-    for name in ("test_arguments", "test_sessions", "test_encode"):
+    for name in ("test_arguments", "test_sessions", "test_encode", "test_towers"):
         *calls, last = check(programs / name, "--calls").splitlines()
         assert last.endswith(" 0 failed")
         called.update(calls)

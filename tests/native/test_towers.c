@@ -235,7 +235,7 @@ static void test_configs(void) {
         ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), says); \
     } while (0)
     SPOILT(c.model.patches.side = 65, "patches.side is 65, must be 1 to 64");
-    SPOILT(c.model.patches.side = 0, "there is no patches");
+    SPOILT((c.model.patches.side = 0, c.model.n_positions = 0, c.model.vocab_size = 1), "there is no patches");
     SPOILT(c.model.patches.merge = 9, "patches.merge is 9");
     SPOILT(c.model.patches.deviation[1] = 0, "patches.deviation is 0");
     SPOILT(c.model.patches.norm = 1, "patches.norm is 1");

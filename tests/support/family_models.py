@@ -52,7 +52,7 @@ def values_of(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
             (np.uint64(122) + (x >> np.uint64(40)) % np.uint64(3)).astype(np.uint8).reshape(shape)
         )
     unit = ((x >> np.uint64(40)).astype(np.float64) - 2**23) / 2**23 * np.sqrt(3)
-    return scaled(name, unit.reshape(shape)).astype(np.float32)
+    return np.asarray(scaled(name, unit.reshape(shape)), np.float32)
 
 
 def scaled(name: str, unit: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -63,6 +63,8 @@ def scaled(name: str, unit: NDArray[np.float64]) -> NDArray[np.float64]:
         return 1 + 0.2 * unit
     if name.endswith(("act_fn.beta", "act_fn.eps")):  # of xIELU, whose code has them
         return np.full_like(unit, 0.5 if name.endswith("beta") else -1e-6)
+    if name.endswith(("_min", "_max")):  # what Gemma 4's towers clamp to
+        return (1.2 if name.endswith("_max") else -1.2) + 0.1 * unit
     if "correction_bias" in name:
         return 0.05 * unit
     if unit.ndim == 1 or "bias" in name:

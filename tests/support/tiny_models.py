@@ -7,7 +7,7 @@ vocabulary are no multiples of a vector, and the vocabulary has rows that no tok
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -258,16 +258,18 @@ def write_gguf(
     matrices: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     raw: Mapping[str, tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    more_tokens: Sequence[str] = (),
 ) -> Path:
     """Write a GGUF file, matrices in the given type where their rows allow it, and return it.
 
-    ``raw`` has types and blocks of some tensors, ``metadata`` further keys.
+    ``raw`` has types and blocks of some tensors, ``metadata`` further keys;
+    ``more_tokens`` are the names of some rows of the vocabulary that no token uses.
     """
     architecture = "llama" if model.family == "mistral" else model.config["model_type"]
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny-{model.family}")
     _add_config(writer, model.config, architecture)
-    _add_tokenizer(writer, model.family)
+    _add_tokenizer(writer, model.family, more_tokens)
     for key, value in (metadata or {}).items():
         add_value(writer, key, value)
     for name, tensor in model.tensors.items():
@@ -341,7 +343,7 @@ def _add_config(writer: gguf.GGUFWriter, config: dict[str, Any], architecture: s
         writer.add_uint32(f"{architecture}.attention.sliding_window", config["sliding_window"])
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, family: str) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, family: str, more_tokens: Sequence[str]) -> None:
     vocab = tokenizer(family).get_vocab()
     tokens = sorted(vocab, key=vocab.__getitem__)
     kinds = [
@@ -351,7 +353,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, family: str) -> None:
     unused = VOCAB_SIZE - len(tokens)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if family.startswith("qwen") else "llama-bpe")
-    writer.add_token_list([*tokens, *(f"[PAD{len(tokens) + i}]" for i in range(unused))])
+    pads = [f"[PAD{len(tokens) + i}]" for i in range(unused)]
+    writer.add_token_list([*tokens, *more_tokens, *pads[len(more_tokens) :]])
     writer.add_token_types([*kinds, *[gguf.TokenType.UNUSED] * unused])
     writer.add_token_merges(["a b"])  # readers want at least one; "ab" is no token, so it is idle
     writer.add_bos_token_id(BEGIN)

@@ -90,7 +90,11 @@ def qwen3_5_tensors(model: FamilyModel) -> dict[str, NDArray[Any]]:
         if not name.startswith("model.visual."):
             continue
         module, _, end = name.removeprefix("model.visual.").rpartition(".")
-        if module.startswith("blocks."):
+        if module.startswith("deepstack_merger_list."):
+            _, number, rest = module.split(".")
+            layer = model.config["vision_config"]["deepstack_visual_indexes"][int(number)]
+            found[f"v.deepstack.{layer}.{rest.removeprefix('linear_')}.{end}"] = tensor
+        elif module.startswith("blocks."):
             _, number, rest = module.split(".", 2)
             found[f"v.blk.{number}.{QWEN_NAMES[rest]}.{end}"] = tensor
         elif tensor.ndim == 5:
@@ -120,11 +124,13 @@ def siglip_keys(config: Config) -> dict[str, Any]:
 def qwen3_5_keys(config: Config) -> dict[str, Any]:
     """Return metadata of Qwen's towers."""
     vision = config["vision_config"]
+    taps = vision.get("deepstack_visual_indexes", [])
     return {
         "image_size": isqrt(vision["num_position_embeddings"]) * vision["patch_size"],
         "block_count": vision["depth"],
         "attention.head_count": vision["num_heads"],
         "spatial_merge_size": vision["spatial_merge_size"],
+        "is_deepstack_layers": [number in taps for number in range(vision["depth"])],
     }
 
 
@@ -153,6 +159,58 @@ def lfm2_keys(config: Config) -> dict[str, Any]:
         "block_count": vision["num_hidden_layers"],
         "attention.head_count": vision["num_attention_heads"],
         "projector.scale_factor": config["downsample_factor"],
+    }
+
+
+GEMMA4_NAMES = {
+    "input_layernorm": "ln1",
+    "post_attention_layernorm": "attn_post_norm",
+    "pre_feedforward_layernorm": "ln2",
+    "post_feedforward_layernorm": "ffn_post_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gemma4_tensors(model: FamilyModel) -> dict[str, NDArray[Any]]:
+    """Return the tensors of an mmproj file, with colours before rows and columns."""
+    side = model.config["vision_config"]["patch_size"]
+    found = {}
+    for name, tensor in model.tensors.items():
+        plain = name.removeprefix("model.").removeprefix("vision_tower.")
+        if plain.startswith("encoder.layers."):
+            number, rest = plain.removeprefix("encoder.layers.").split(".", 1)
+            module, _, end = rest.replace(".linear.", ".").rpartition(".")
+            found[f"v.blk.{number}.{GEMMA4_NAMES[module]}.{end}"] = (
+                tensor.reshape(-1, 1)[:, 0] if (tensor.ndim == 0) else tensor
+            )
+        elif plain == "patch_embedder.input_proj.weight":
+            turned = tensor.reshape(len(tensor), side, side, 3).transpose(0, 3, 1, 2)
+            found["v.patch_embd.weight"] = np.ascontiguousarray(turned)
+        elif plain == "patch_embedder.position_embedding_table":
+            found["v.position_embd.weight"] = tensor
+        elif plain in ("std_bias", "std_scale"):
+            found[f"v.{plain}"] = tensor
+        elif plain == "embed_vision.embedding_projection.weight":
+            found["mm.input_projection.weight"] = tensor
+    return found
+
+
+def gemma4_keys(config: Config) -> dict[str, Any]:
+    """Return metadata of Gemma 4's towers."""
+    vision = config["vision_config"]
+    return {
+        "image_size": 224,  # which means nothing
+        "block_count": vision["num_hidden_layers"],
+        "attention.head_count": vision["num_attention_heads"],
+        "projector.scale_factor": vision["pooling_kernel_size"],
     }
 
 
@@ -207,6 +265,9 @@ KINDS: dict[str, tuple[str, Any, Any]] = {
     "smolvlm": ("idefics3", idefics3_tensors, siglip_keys),
     "gemma3": ("gemma3", gemma3_tensors, siglip_keys),
     "qwen3_5": ("qwen3vl_merger", qwen3_5_tensors, qwen3_5_keys),
+    "qwen3_vl": ("qwen3vl_merger", qwen3_5_tensors, qwen3_5_keys),
+    "gemma4": ("gemma4v", gemma4_tensors, gemma4_keys),
+    "gemma4_large": ("gemma4v", gemma4_tensors, gemma4_keys),
     "lfm2_vl": ("lfm2", lfm2_tensors, lfm2_keys),
     "mistral3": ("pixtral", pixtral_tensors, pixtral_keys),
 }

@@ -197,12 +197,88 @@ CASES["mistral3"] = {
     "spatial_merge_size": 2,
     "image_token_index": IMAGE,
 }
+CASES["qwen3_vl"] = {
+    "architectures": ["Qwen3VLForConditionalGeneration"],
+    "model_type": "qwen3_vl",
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5e6,
+            "mrope_section": [4, 2, 2],
+            "mrope_interleaved": True,
+        },
+    },
+    "vision_config": CASES["qwen3_5"]["vision_config"]
+    | {"depth": 4, "deepstack_visual_indexes": [1, 2]},
+    "image_token_id": IMAGE,
+    "video_token_id": 251,
+    "vision_start_token_id": 252,
+    "vision_end_token_id": 253,
+}
+GEMMA4_TEXT = {
+    "model_type": "gemma4_text",
+    "vocab_size": VOCAB,
+    "vocab_size_per_layer_input": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 0,
+    "sliding_window": 16,
+    "use_bidirectional_attention": None,
+    "pad_token_id": 0,
+    "max_position_embeddings": 256,
+}
+GEMMA4_VISION = {
+    "model_type": "gemma4_vision",
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 16,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 64,
+}
+CASES["gemma4"] = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "model_type": "gemma4",
+    "text_config": GEMMA4_TEXT,
+    "vision_config": GEMMA4_VISION | {"use_clipped_linears": True},
+    "audio_config": None,
+    "image_token_id": IMAGE,
+    "boi_token_id": 251,
+    "eoi_token_id": 252,
+}
+# Of the large ones: no values for each layer, no clamps, and tokens that see their picture.
+CASES["gemma4_large"] = CASES["gemma4"] | {
+    "text_config": GEMMA4_TEXT
+    | {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
+    "vision_config": GEMMA4_VISION | {"standardize": True},
+}
 # Height and width of the pictures of a case, in the order in which a text has them.
 SIZES: dict[str, list[tuple[int, int]]] = {
     "idefics3": [(32, 32)] * 3,
     "smolvlm": [(54, 54)] * 3,
     "gemma3": [(32, 32)] * 3,
     "qwen3_5": [(32, 40), (8, 48), (8, 8)],
+    "qwen3_vl": [(24, 32), (48, 8), (8, 8)],
+    "gemma4": [(24, 36), (12, 48), (36, 12)],
+    "gemma4_large": [(24, 36), (12, 48), (36, 12)],
     "lfm2_vl": [(24, 40), (32, 16), (8, 8)],
     "mistral3": [(24, 40), (8, 48), (16, 8)],
 }

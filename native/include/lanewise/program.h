@@ -107,7 +107,10 @@ typedef enum lw_role {
     // Once for each dense head, as LW_DENSE:
     LW_DENSE_INPUT_NORM = 86,       // (1, inputs)
     LW_DENSE_INPUT_NORM_BIAS = 87,  // the same, of a LayerNorm
-    LW_ROLE_COUNT = 88
+    LW_MEAN_SHIFT = 88,             // (1, hidden_size), of a tower, once per model
+    LW_MEAN_SCALE = 89,             // (1, hidden_size), the same
+    LW_CLAMPS = 90,                 // (1, 4 * LW_CLAMPED_MATRICES), once per layer (lw_layer_config.clamps)
+    LW_ROLE_COUNT = 91
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -303,7 +306,13 @@ typedef struct lw_layer_config {
     // may be one, with attention to all tokens and an FFN, LW_IN_TURN, without a state. The place for a sequence's
     // states then keeps the last h, even if no layer has a state.
     uint32_t mtp;
+    // 1: each matrix clamps what it reads and what it makes. LW_CLAMPS has the least and the most input, and the least and
+    // the most output, of Q, K, V, attention's output, gate, up and down in turn. Only in towers with result_norms, a gated
+    // FFN and no biases.
+    uint32_t clamps;
 } lw_layer_config;
+
+enum { LW_CLAMPED_MATRICES = 7 };
 
 typedef enum lw_input_norm {
     LW_INPUT_NONE = 0,
@@ -330,7 +339,9 @@ typedef enum lw_patch_positions {
     LW_POSITIONS_STRETCHED = 1,
     // The square is resampled to the picture: each position is the mean of the rows around its middle, weighted by a
     // triangle that reaches to the next position, and to the next row at least.
-    LW_POSITIONS_RESAMPLED = 2
+    LW_POSITIONS_RESAMPLED = 2,
+    // Two tables of n_positions / 2 rows: the row of the patch's column in the first, of its row in the second.
+    LW_POSITIONS_TABLES = 3
 } lw_patch_positions;
 
 // What a tower reads: a picture cut into patches, which are its tokens (lw_see_begin). Blocks of merge x merge patches
@@ -346,6 +357,8 @@ typedef struct lw_patches {
     uint32_t no_output_norm;      // 1: there is no output norm
     float output_eps;             // epsilon of the output norm; 0 = rms_norm_eps
     uint32_t mean_of_block;       // 1: rows of a block are joined to their mean, else to one row after the other
+    float mean_factor;            // of the mean; 0 = 1
+    uint32_t shifts_mean;         // 1: then LW_MEAN_SHIFT is subtracted, and the result multiplied by LW_MEAN_SCALE
     // Layers, ascending, behind which joined rows go through dense heads, too, without the output norm. The dense heads
     // are as many for the picture itself as for each of the taps, and in this order. A row of the picture is followed by
     // the taps' rows, all as long.
@@ -388,8 +401,8 @@ typedef struct lw_model_config {
     uint32_t n_token_types;        // rows of LW_TOKEN_TYPE_EMBEDDING, added by token type; 0 = none
     uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
-    // Of a tower: vocab_size and n_token_types are 0, context_length is the most patches of a picture, n_positions 0 or
-    // a square. All layers have attention to all patches, both ways, and an FFN without experts, LW_IN_TURN.
+    // Of a tower: vocab_size and n_token_types are 0, context_length is the most patches of a picture, n_positions 0,
+    // a square, or of two tables. All layers have attention to all patches, both ways, and an FFN without experts, LW_IN_TURN.
     lw_patches patches;
     // Of a model that reads the rows of a tower with taps: lw_batch.rows have 1 + n_taps parts of hidden_size. Part 1 + i is
     // added to the token's x behind layer i. Below n_layers, the last of which has attention then.

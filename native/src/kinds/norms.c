@@ -7,6 +7,9 @@ static lw_status check_norms(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "attn_norm_replaces", c->attn_norm_replaces, 0, lw_mixes(c)));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "ffn_norm_replaces", c->ffn_norm_replaces, 0, c->ffn.kind != LW_FFN_NONE));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "result_norms", c->result_norms));
+    const bool clamped = model->patches.side > 0 && c->result_norms && c->ffn.kind == LW_FFN_GATED;
+    const bool plain = !c->attention.qkv_bias && !c->ffn.bias && !c->attention.output_gate && !c->no_input_norms;
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "clamps", c->clamps, 0, clamped && plain));
     if (c->result_norms && c->attention.n_heads > 0 && c->state.kind != LW_NO_STATE)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sresult_norms is 1, must be 0 with attention beside a state",
                        at.text);
@@ -50,6 +53,8 @@ static lw_tensor_spec norms_tensor(const lw_model_config* model, const lw_layer_
             return LW_VECTOR(ffn_norm_bias, "FFN norm bias", hidden, model->norm_bias && ffn_norm);
         case LW_FFN_RESULT_NORM:
             return LW_VECTOR(ffn_result_norm, "norm of the FFN's result", hidden, l->result_norms && ffn);
+        case LW_CLAMPS:
+            return LW_VECTOR(clamps, "clamps", 4 * LW_CLAMPED_MATRICES, l->clamps);
         default:
             return (lw_tensor_spec){0};
     }

@@ -49,6 +49,7 @@ typedef struct lw_layer {
     float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
     // [inputs] input j of the matrices after it is value order[j]; NULL = in order
     float *attn_input_order, *attn_output_order, *ffn_input_order;
+    float* clamps;  // [LW_CLAMPED_MATRICES][4], or NULL
 } lw_layer;
 _Static_assert(offsetof(lw_layer, experts_down) == offsetof(lw_layer, matrices[LW_LAYER_MATRICES - 1]),
                "LW_LAYER_MATRICES counts the matrices");
@@ -87,7 +88,7 @@ struct lw_model {
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
     lw_matrix patches;                                    // 0 rows: the model is no tower
-    float *patches_bias, *patches_norm;
+    float *patches_bias, *patches_norm, *mean_shift, *mean_scale;
     float *output_norm, *output_norm_bias, *output_bias;
     float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];

@@ -91,14 +91,18 @@ static lw_status check_tower(const lw_place* at, const lw_model_config* c) {
     LW_RETURN_IF_FAILED(lw_check_range(at, "n_token_types beside patches", c->n_token_types, 0, 0));
     LW_RETURN_IF_FAILED(lw_check_range(at, "per_layer_size beside patches", c->per_layer_size, 0, 0));
     LW_RETURN_IF_FAILED(lw_check_range(at, "n_dense beside patches", c->n_dense, 1, LW_MAX_DENSE));
-    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.positions", p->positions, 0, LW_POSITIONS_RESAMPLED));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.positions", p->positions, 0, LW_POSITIONS_TABLES));
     LW_RETURN_IF_FAILED(lw_check_range(at, "patches.norm", p->norm, 0, c->norm == LW_NORM_RMS));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.no_output_norm", p->no_output_norm));
     LW_RETURN_IF_FAILED(lw_check_number(at, "patches.output_eps", (double)p->output_eps, 0, 1));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.mean_of_block", p->mean_of_block));
     LW_RETURN_IF_FAILED(check_taps(at, c));
-    if (square_root(c->n_positions) * square_root(c->n_positions) != c->n_positions)
+    const uint32_t root = square_root(c->n_positions);
+    if (p->positions == LW_POSITIONS_TABLES) LW_RETURN_IF_FAILED(lw_check_multiple(at, "n_positions", c->n_positions, 2));
+    if (p->positions != LW_POSITIONS_TABLES && root * root != c->n_positions)
         return lw_fail(LW_ERR_ARGUMENT, "model config: n_positions is %u, must be a square", c->n_positions);
+    LW_RETURN_IF_FAILED(lw_check_number(at, "patches.mean_factor", (double)p->mean_factor, 0, 1e6));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.shifts_mean", p->shifts_mean, 0, p->mean_of_block));
     for (int i = 0; i < 3; ++i) {
         LW_RETURN_IF_FAILED(lw_check_number(at, "patches.mean", (double)p->mean[i], 0, 1));
         LW_RETURN_IF_FAILED(lw_check_number(at, "patches.deviation", (double)p->deviation[i], 1e-3, 1e3));

@@ -12,6 +12,10 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
             return LW_MATRIX_SPEC(lw_model, patches, "patches", c->hidden_size, lw_patch_inputs(c), lw_is_tower(c));
         case LW_PATCHES_BIAS:
             return LW_VECTOR_SPEC(lw_model, patches_bias, "patches bias", c->hidden_size, c->patches.bias);
+        case LW_MEAN_SHIFT:
+            return LW_VECTOR_SPEC(lw_model, mean_shift, "shift of means", c->hidden_size, c->patches.shifts_mean);
+        case LW_MEAN_SCALE:
+            return LW_VECTOR_SPEC(lw_model, mean_scale, "scale of means", c->hidden_size, c->patches.shifts_mean);
         case LW_OUTPUT:
             return LW_MATRIX_SPEC(lw_model, output, "output", c->vocab_size, c->hidden_size,
                                   !c->tied_embeddings && !c->pooled);
@@ -79,7 +83,8 @@ bool lw_is_of_dense(lw_role role) {
 
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
-           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) || (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM);
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) || (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) ||
+           role == LW_CLAMPS;
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -187,10 +192,12 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_PER_LAYER_GATE,
                                       LW_PER_LAYER_OUT,
                                       LW_PER_LAYER_RESULT_NORM,
+                                      LW_CLAMPS,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
-static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS, LW_OUTPUT};
+static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS, LW_MEAN_SHIFT, LW_MEAN_SCALE,
+                                     LW_OUTPUT};
 static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_BIAS, LW_DENSE, LW_DENSE_BIAS,
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 

@@ -92,6 +92,8 @@ static void take_texts(lw_session* s, lw_parts* parts) {
 static void take_seeing(lw_session* s, lw_parts* parts) {
     if (!lw_is_tower(&s->model->config)) return;
     const size_t patches = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS;
+    const size_t widest = s->widths.input > s->widths.inner ? s->widths.input : s->widths.inner;
+    s->seeing.clamped = lw_take(parts, s->config.max_batch_tokens * widest * sizeof(float));
     s->seeing.x = lw_take(parts, patches * s->widths.hidden * sizeof(float));
     s->seeing.q = lw_take(parts, patches * lw_attention_of(s)->q_width * sizeof(float));
 }

@@ -89,6 +89,13 @@ static void take_mean(float* rows, size_t n, size_t hidden) {
     for (size_t i = 0; i < hidden; ++i) rows[i] *= by;
 }
 
+static void adjust_mean(const lw_worker* w, float* x) {
+    const lw_patches* c = &w->c->patches;
+    const float *shift = w->model->mean_shift, *scale = w->model->mean_scale;
+    for (size_t i = 0; c->mean_factor != 0 && i < w->c->hidden_size; ++i) x[i] *= c->mean_factor;
+    for (size_t i = 0; c->shifts_mean && i < w->c->hidden_size; ++i) x[i] = (x[i] - shift[i]) * scale[i];
+}
+
 // Joins the rows of each block of a picture, which are in the first of the pooled buffers. Returns where they are then.
 static float* join(lw_worker* w) {
     const size_t hidden = w->c->hidden_size, block = lw_block_patches(w->c);
@@ -99,6 +106,7 @@ static float* join(lw_worker* w) {
     for (size_t row; lw_take_item(&items, &row);) {
         float* rows = values + row * block * hidden;
         take_mean(rows, block, hidden);
+        adjust_mean(w, rows);
         memcpy(out + row * hidden, rows, hidden * sizeof(float));
         lw_charge_row(w, LW_OP_HEAD, (block + 2) * hidden, 0);
     }

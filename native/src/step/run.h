@@ -33,6 +33,9 @@ void lw_mix(lw_worker* w, const lw_layer* layer, uint32_t index);
 void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index);
 // Runs the part of a pooled model after its layers, and writes the step's output (pool.c).
 void lw_pool_texts(lw_worker* w);
+// The layers of towers whose matrices clamp (clamped.c): the products before attention; attention and all after it.
+void lw_multiply_clamped_inputs(lw_worker* w, const lw_layer* layer);
+void lw_run_clamped(lw_worker* w, const lw_layer* layer, uint32_t index);
 // The rows of a picture behind the layer of a tap, which go to their part of the step's output.
 void lw_tap_rows(lw_worker* w, uint32_t tap);
 // A phase: draws one token for each row of logits (draw.c).

@@ -94,6 +94,13 @@ static void add_position(const lw_worker* w, size_t y, size_t x, float* to) {
         lw_add_vector(to, row, hidden);
         return;
     }
+    if (w->c->patches.positions == LW_POSITIONS_TABLES) {
+        lw_unpack_row(table, x, row);
+        lw_add_vector(to, row, hidden);
+        lw_unpack_row(table, w->c->n_positions / 2 + y, row);
+        lw_add_vector(to, row, hidden);
+        return;
+    }
     if (w->c->patches.positions == LW_POSITIONS_RESAMPLED) {
         add_resampled(w, y, x, picture->height / patch, across, to);
         return;
@@ -148,11 +155,15 @@ static void work(lw_worker* w) {
         lw_pool_texts(w);
     } else if (stage % 2 == 1) {
         if (w->c->n_ropes > 0) turn_patches(w);
-        lw_multiply_inputs(w, layer, index);
+        layer->config.clamps ? lw_multiply_clamped_inputs(w, layer) : lw_multiply_inputs(w, layer, index);
         lw_begin_attention(w, layer, index);
     } else {
-        lw_end_attention(w, layer, index);
-        lw_run_parts(w, layer, index);
+        if (layer->config.clamps) {
+            lw_run_clamped(w, layer, index);
+        } else {
+            lw_end_attention(w, layer, index);
+            lw_run_parts(w, layer, index);
+        }
         for (uint32_t tap = 0; tap < w->c->patches.n_taps; ++tap)
             if (w->c->patches.taps[tap] == index) lw_tap_rows(w, tap);
     }
@@ -210,6 +221,10 @@ static lw_status check_picture(const lw_session* s, const lw_picture* picture) {
         n > held)
         return lw_fail(LW_ERR_ARGUMENT, "picture: %u x %u pixels, must be multiples of %u, and at most %u patches",
                        picture->height, picture->width, block, held);
+    const uint64_t longest = (picture->height > picture->width ? picture->height : picture->width) / side;
+    if (c->patches.positions == LW_POSITIONS_TABLES && longest > c->n_positions / 2)
+        return lw_fail(LW_ERR_ARGUMENT, "picture: %u x %u pixels, must have at most %u patches on a side",
+                       picture->height, picture->width, c->n_positions / 2);
     const bool is_square = c->n_positions > 0 && c->patches.positions == LW_POSITIONS_SQUARE;
     if (is_square && (picture->height != picture->width || n != c->n_positions))
         return lw_fail(LW_ERR_ARGUMENT, "picture: %u x %u pixels, must be a square of %u patches", picture->height,

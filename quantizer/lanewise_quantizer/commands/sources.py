@@ -34,7 +34,7 @@ def open_source(path: Path) -> Checkpoint:
 
     ModelFileError for anything that cannot be served.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, tower=False)
     try:
         check_numerics(checkpoint)
         last = LastConverted()

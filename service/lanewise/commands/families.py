@@ -10,6 +10,8 @@ from rich.table import Table
 
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import FAMILIES, REASONS
+from lanewise.loading.towers.table import TOWERS
+from lanewise.loading.towers.tower import Tower
 from lanewise.settings import FamiliesSettings, SettingsError, flag_of
 
 
@@ -28,15 +30,24 @@ def run(settings: FamiliesSettings, sources: Mapping[str, str]) -> None:
     if settings.model is not None and sources.get("model") == flag_of("model"):
         raise SettingsError(f"MODEL: {settings.model!r} given; lanewise families takes none")
     rows = [row_of(family) for family in FAMILIES]
+    towers = [row_of_tower(tower) for tower in TOWERS]
     if settings.json:
         refused = {reason: list(names) for reason, names in REASONS.items()}
-        print(json.dumps({"families": [asdict(row) for row in rows], "refused": refused}))
+        found = {"families": rows, "towers": towers}
+        shown = {kind: [asdict(row) for row in of_kind] for kind, of_kind in found.items()}
+        print(json.dumps(shown | {"refused": refused}))
         return
     table = Table("config.json", "GGUF", "", title="Families that are read", title_justify="left")
     for row in rows:
         table.add_row(row.model_type, row.architecture or "", row.about)
+    pictures = Table(
+        "config.json", "mmproj", "", title="Models that read pictures", title_justify="left"
+    )
+    for row in towers:
+        pictures.add_row(row.model_type, row.architecture or "", row.about)
     console = Console()
     console.print(table)
+    console.print(pictures)
     console.print(
         "Each is compared with transformers on tiny models: logits of F32 weights, greedy answers,"
         " and the same bits from both kinds of file."
@@ -49,3 +60,9 @@ def row_of(family: Family) -> Row:
     """The family's names, and the first line of the file that it is in."""
     about = sys.modules[family.program.__module__].__doc__ or ""
     return Row(family.name, family.gguf, about.partition("\n")[0].strip())
+
+
+def row_of_tower(tower: Tower) -> Row:
+    """What files call a kind of tower, and the first line of the file that it is in."""
+    about = sys.modules[tower.program.__module__].__doc__ or ""
+    return Row(", ".join(tower.names), tower.projector, about.partition("\n")[0].strip())

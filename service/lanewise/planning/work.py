@@ -18,7 +18,7 @@ from lanewise.loading.base.program import (
     State,
 )
 from lanewise.runtime import BLOCK_TOKENS, Model
-from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
+from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types, tower_bytes
 
 # Numbers of a token that each part of a layer handles beside products: norm and quantization of
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
@@ -140,7 +140,7 @@ def work_of(
         n_layers=len(_layers_of(config)),
         windows=_windows(config),
         kv_token_bytes=kv_token_bytes,
-        held_bytes=held,
+        held_bytes=held + tower_bytes(checkpoint, None),
         moved_state_bytes=moved_state_bytes,
         attention_heads=min((one.n_heads for one in _attentions(config)), default=inf),
     )

@@ -88,6 +88,12 @@ def held_size(tensor: Tensor, target: TensorType) -> int:
     return row_bytes(target, tensor.cols) * tensor.rows
 
 
+def is_matrix(checkpoint: Checkpoint, tensor: Tensor) -> bool:
+    """Whether a tensor may be asked to be of another type; of towers dense heads, too."""
+    of_tower = checkpoint.config.patches is not None and tensor.role is Role.DENSE
+    return tensor.role in MATRICES or of_tower
+
+
 def held_name(checkpoint: Checkpoint, weights: str | None) -> str:
     """The type that most matrices are held in when asked to be of type ``weights``, by name.
 
@@ -106,7 +112,7 @@ def warn_of_kept(checkpoint: Checkpoint, weights: str | None) -> None:
     """Say how many float matrices are asked to be of another type and keep theirs."""
     if weights not in QUANTIZED_ON_LOAD or weights == checkpoint.weights_name:
         return
-    matrices = [tensor for tensor in checkpoint.tensors if tensor.role in MATRICES]
+    matrices = [tensor for tensor in checkpoint.tensors if is_matrix(checkpoint, tensor)]
     kept = [tensor.name for tensor in matrices if tensor.cols % QUANTIZED_GROUP]
     if kept:
         logger.warning(
@@ -157,7 +163,7 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     targets = []
     for tensor in checkpoint.tensors:
         target = tensor.type
-        if tensor.role in MATRICES and tensor.type not in FLOAT_TYPES:
+        if is_matrix(checkpoint, tensor) and tensor.type not in FLOAT_TYPES:
             raise ModelFileError(
                 f"{checkpoint.path}: tensor {tensor.name} is {tensor.type.name.lower()} already "
                 f"and cannot become {weights!r}; accepted: weights {own_name!r}, or a file with "
@@ -168,7 +174,7 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
                 f"{checkpoint.path}: packed weights stay {own_name}; to hold them as {weights!r},"
                 f" pack the original model with --weights {weights}"
             )
-        if tensor.role in MATRICES and tensor.cols % QUANTIZED_GROUP == 0:
+        if is_matrix(checkpoint, tensor) and tensor.cols % QUANTIZED_GROUP == 0:
             target = QUANTIZED_ON_LOAD[weights]
         targets.append(target)
     return targets

@@ -155,6 +155,12 @@ def _check(part: Pixels, number: int, config: ModelConfig, max_patches: int) -> 
             f"part {number} has {height} x {width} pixels; accepted: multiples of {block}, with at"
             f" most {max_patches} patches of {side} x {side}"
         )
+    longest = config.n_positions // 2
+    if config.patches.positions == "tables" and max(height, width) // side > longest:
+        raise ValueError(
+            f"part {number} has {height} x {width} pixels; accepted: at most {longest} patches of"
+            f" {side} on a side"
+        )
     square = config.n_positions
     is_square = square > 0 and config.patches.positions == "square"
     if is_square and (patches != square or height != width):

@@ -207,6 +207,9 @@ class PackSettings(WeightSettings):
     """What ``lanewise pack`` can be told."""
 
     output: str | None = knob(None, TEXT, "directory to write, which must be new or empty", "-o")
+    text_only: bool = knob(
+        False, SWITCH, "leave out what reads pictures, which packed directories do not hold yet"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,13 @@ Floats = NDArray[np.float32]
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 # What models call the argument that says which tokens are pictures'.
-TOKEN_TYPES = {"gemma3": "token_type_ids", "qwen3_5": "mm_token_type_ids"}
+TOKEN_TYPES = {
+    "gemma3": "token_type_ids",
+    "gemma4": "mm_token_type_ids",
+    "gemma4_large": "mm_token_type_ids",
+    "qwen3_5": "mm_token_type_ids",
+    "qwen3_vl": "mm_token_type_ids",
+}
 
 
 def class_of(name: str) -> Any:
@@ -54,7 +60,7 @@ def inputs_of(name: str, parts: list[NDArray[np.uint8]]) -> dict[str, torch.Tens
     """Return what a model reads of pictures."""
     if name.startswith("qwen"):
         return in_blocks(name, parts)
-    if name == "lfm2_vl":
+    if name == "lfm2_vl" or name.startswith("gemma4"):
         return in_rows(name, parts)
     if name == "mistral3":
         return padded(parts)
@@ -66,14 +72,25 @@ def in_rows(name: str, parts: list[NDArray[np.uint8]]) -> dict[str, torch.Tensor
     """Return what SigLIP 2 reads: patches row by row, colours last, zeros up to the most."""
     side = CASES[name]["vision_config"]["patch_size"]
     shapes = [(part.shape[0] // side, part.shape[1] // side) for part in parts]
+    is_gemma = name.startswith("gemma4")
     most = max(height * width for height, width in shapes)
     found = np.zeros((len(parts), most, 3 * side * side), np.float32)
     mask = np.zeros((len(parts), most), np.int32)
+    places = np.full((len(parts), most, 2), -1, np.int64)
     for number, (part, (height, width)) in enumerate(zip(parts, shapes, strict=True)):
-        values = (part.astype(np.float32) / 255 - 0.5) / 0.5
+        values = part.astype(np.float32) / 255
+        if not is_gemma:
+            values = (values - 0.5) / 0.5
         cut = values.reshape(height, side, width, side, 3).transpose(0, 2, 1, 3, 4)
         found[number, : height * width] = cut.reshape(height * width, -1)
         mask[number, : height * width] = 1
+        y, x = np.indices((height, width))
+        places[number, : height * width] = np.stack([x.ravel(), y.ravel()], 1)
+    if is_gemma:
+        return {
+            "pixel_values": torch.from_numpy(found),
+            "image_position_ids": torch.from_numpy(places),
+        }
     return {
         "pixel_values": torch.from_numpy(found),
         "spatial_shapes": torch.tensor(shapes),
@@ -123,9 +140,11 @@ def golden(name: str) -> tuple[Record, Arrays]:
     counts = []
     with torch.no_grad():
         for number, part in enumerate(parts):
-            rows = (
-                model.model.get_image_features(**inputs_of(name, [part])).pooler_output[0].numpy()
-            )
+            made_of = model.model.get_image_features(**inputs_of(name, [part]))
+            taps = getattr(made_of, "deepstack_features", None) or []
+            main = made_of.pooler_output
+            main = main if torch.is_tensor(main) and name.startswith("gemma4") else main[0]
+            rows = torch.cat([main, *(tap[0] for tap in taps)], 1).numpy()
             counts.append(len(rows))
             arrays[f"{name}/rows{number}"] = rows
         for n in (1, len(parts)):

@@ -127,6 +127,9 @@ class Role(IntEnum):
     # The layer number is that of the dense head.
     DENSE_INPUT_NORM = 86
     DENSE_INPUT_NORM_BIAS = 87
+    MEAN_SHIFT = 88
+    MEAN_SCALE = 89
+    CLAMPS = 90  # (28,), in every layer
 
 
 @dataclass(frozen=True)

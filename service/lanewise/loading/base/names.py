@@ -30,6 +30,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
     Role.PATCHES: ("v.patch_embd.weight", "model.patches.weight"),
     Role.PATCHES_BIAS: ("v.patch_embd.bias", "model.patches.bias"),
+    Role.MEAN_SHIFT: ("v.std_bias", "model.mean_shift"),
+    Role.MEAN_SCALE: ("v.std_scale", "model.mean_scale"),
     Role.PATCHES_NORM: ("v.pre_ln.weight", "model.patches_norm.weight"),
     Role.DENSE_INPUT_NORM: ("dense_input_norm.{}.weight", "model.dense_input_norm.{}.weight"),
     Role.DENSE_INPUT_NORM_BIAS: ("dense_input_norm.{}.bias", "model.dense_input_norm.{}.bias"),
@@ -41,6 +43,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     role: (f"blk.{{}}.{gguf}", f"model.layers.{{}}.{hf}")
     for role, (gguf, hf) in {
         Role.ATTN_NORM: ("attn_norm.weight", "input_layernorm.weight"),
+        Role.CLAMPS: ("clamps", "clamps"),
         Role.ATTN_NORM_BIAS: ("attn_norm.bias", "input_layernorm.bias"),
         Role.FFN_NORM_BIAS: ("ffn_norm.bias", "post_attention_layernorm.bias"),
         Role.ATTN_RESULT_NORM: ("post_attention_norm.weight", "self_attn.result_norm.weight"),
@@ -194,6 +197,7 @@ def is_vector(role: Role) -> bool:
     return (
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
+        or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))
     )

@@ -276,6 +276,7 @@ class Layer:
     wiring: str = "in_turn"  # one of WIRINGS
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
+    clamps: bool = False  # of a tower: matrices clamp what they read and what they make
 
 
 WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
@@ -312,7 +313,8 @@ class Pooling:
 # How learned positions become those of a picture: they are those of a square, which all pictures
 # are; the square is stretched over the picture, corner to corner, linear between four rows; it is
 # resampled to the picture, with a triangle that reaches to the next position or row.
-PATCH_POSITIONS = ("square", "stretched", "resampled")
+# Or there is a table for columns and one for rows.
+PATCH_POSITIONS = ("square", "stretched", "resampled", "tables")
 INPUT_NORMS = ("none", "rms", "layer")
 
 
@@ -335,6 +337,8 @@ class Patches:
     no_output_norm: bool = False
     output_eps: float = 0.0  # of the output norm; 0: rms_norm_eps
     mean_of_block: bool = False  # rows of a block become their mean, not one row
+    mean_factor: float = 1.0
+    shifts_mean: bool = False  # then a shift is subtracted and the result scaled, for each value
     # Layers behind which rows of blocks go through dense heads too: as many for each as for the
     # result, which their results follow.
     taps: tuple[int, ...] = ()

@@ -25,7 +25,7 @@ from lanewise.loading.programs.binding import bind_tensors
 from lanewise.loading.programs.harmless import refuse_unknown_metadata
 from lanewise.loading.programs.model_file import ModelFile
 from lanewise.loading.programs.native_program import check_program
-from lanewise.loading.towers.opening import add_mmproj
+from lanewise.loading.towers.mmproj import add_mmproj
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -38,11 +38,14 @@ OTHER_KINDS = {
 }
 
 
-def open_gguf(path: Path, mtp: bool | None = False, mmproj: Path | None = None) -> Checkpoint:
+def open_gguf(
+    path: Path, mtp: bool | None = False, mmproj: Path | None = None, tower: bool = True
+) -> Checkpoint:
     """Open a GGUF file; with ``mtp`` also its multi-token prediction head, which must be there.
 
     With None the head is read if the file has one. ``mmproj`` is the file of its tower; without one
-    it is looked for beside the file. ModelFileError for what cannot be served.
+    it is looked for beside the file; without ``tower`` there is none. ModelFileError for what
+    cannot be served.
     """
     files = open_parts(path)
     try:
@@ -78,7 +81,8 @@ def open_gguf(path: Path, mtp: bool | None = False, mmproj: Path | None = None) 
         files=tuple(file.path for file in files),
     )
     try:
-        add_mmproj(opened, mmproj)
+        if tower:
+            add_mmproj(opened, mmproj)
     except BaseException:
         opened.close()
         raise

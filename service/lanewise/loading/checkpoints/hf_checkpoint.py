@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
-from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import HF, TENSOR_NAMES
@@ -33,18 +34,24 @@ from lanewise.loading.programs.reference import config_fields
 from lanewise.loading.programs.text_part import text_fields, text_tensors
 from lanewise.loading.quantized.quantization import Scheme, find_quantization, read_quantization
 from lanewise.loading.quantized.quantized_sources import made_plain
-from lanewise.loading.towers.opening import add_hf_tower
+from lanewise.loading.towers.directory import add_hf_tower
 from lanewise.loading.vocabulary.tokenizer_files import model_name, read_tokenizer_files
+
+logger = logging.getLogger(__name__)
 
 
 def open_hugging_face(
-    path: Path, config: Fields, pooling: Pooling | None = None, mtp: bool | None = False
+    path: Path,
+    config: Fields,
+    pooling: Pooling | None = None,
+    mtp: bool | None = False,
+    tower: bool = True,
 ) -> Checkpoint:
     """Open a directory whose config.json is ``config``.
 
     ``pooling`` replaces the output head of a generative model. With ``mtp`` the multi-token
-    prediction head must be there and is read; with None it is read if it is there. ModelFileError
-    for anything that cannot be served.
+    prediction head must be there and is read; with None it is read if it is there. Without
+    ``tower`` a tower is left out. ModelFileError for anything that cannot be served.
     """
     family, fields = family_of(config)
     tokenizer = read_tokenizer_files(path, fields.integer("vocab_size"))
@@ -75,13 +82,26 @@ def open_hugging_face(
         )
         name = model_name(path)
         checkpoint = Checkpoint(path, name, model, tensors, tokenizer, lambda: close_all(files))
-        add_hf_tower(checkpoint, config, whole)
+        if tower:
+            _add_tower(checkpoint, config, whole, quantization is not None)
     except BaseException:
         close_all(files)
         raise
     is_packed = isinstance(found, Scheme) and not found.is_mixed
     checkpoint.is_widened = found is not None and not is_packed
     return checkpoint
+
+
+def _add_tower(
+    checkpoint: Checkpoint, config: Fields, sources: dict[str, SourceTensor], quantized: bool
+) -> None:
+    """Add the tower; one that was quantized in a way that is read of texts only is left out."""
+    try:
+        add_hf_tower(checkpoint, config, sources)
+    except ModelFileError as error:
+        if not quantized:
+            raise
+        logger.warning("%s: pictures are refused, as what reads them cannot be read", error)
 
 
 def _scores(config: Fields) -> bool:

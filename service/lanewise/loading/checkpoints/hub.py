@@ -51,6 +51,7 @@ NEEDED = [
     *("quantize_config.json", "quant_config.json"),  # older configs of GPTQ and AWQ
     *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
     "[0-9]_*/config.json",  # modules of sentence-transformers
+    *("preprocessor_config.json", "processor_config.json"),  # of what reads pictures
     "chat_template*",
     "additional_chat_templates/*",
     "*.safetensors",

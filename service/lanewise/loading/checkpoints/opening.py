@@ -24,10 +24,12 @@ def open_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     mtp: bool | None = False,
     mmproj: Path | None = None,
+    tower: bool = True,
 ) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
     ``mmproj`` is the file with the tower of a GGUF file; without one it is looked for beside it.
+    Without ``tower`` a tower is left out.
 
     ``overrides`` replace keys of a directory's config.json. With ``mtp`` the multi-token prediction
     head must be there and is read, with False it is left out, with None it is read if it is there.
@@ -50,17 +52,17 @@ def open_checkpoint(
             " own; leave it out"
         )
     if is_directory:
-        return open_directory(path, overrides or {}, mtp)
+        return open_directory(path, overrides or {}, mtp, tower)
     if overrides:
         raise ModelFileError(
             f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, whose"
             " metadata say whether it scores texts; leave them out"
         )
-    return open_gguf(path, mtp, mmproj)
+    return open_gguf(path, mtp, mmproj, tower)
 
 
 def open_directory(
-    path: Path, overrides: Mapping[str, Any], mtp: bool | None = False
+    path: Path, overrides: Mapping[str, Any], mtp: bool | None = False, tower: bool = True
 ) -> Checkpoint:
     """Open a Hugging Face directory, or a packed or quantized one."""
     config = path / "config.json"
@@ -87,7 +89,7 @@ def open_directory(
     if packed:
         opened = open_packed(path, fields, mtp)
     else:
-        opened = open_hugging_face(path, fields, pooling, mtp)
+        opened = open_hugging_face(path, fields, pooling, mtp, tower)
     try:
         if judges and not (packed and opened.config.pooling):  # a packed one may be a judge
             make_judge(opened)

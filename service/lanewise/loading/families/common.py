@@ -26,6 +26,9 @@ CURVE_NAMES = {
     "swiglu": "silu",
     "geglu": "gelu",
 }
+MROPE = ("mrope_section", "mrope_interleaved")  # no effect on text: its three positions are equal
+# Keys of GGUF files that have an effect only beside a tower.
+MROPE_KEYS = ("{arch}.rope.dimension_sections", "{arch}.n_deepstack_layers")
 FUSED_BIAS = "blk.0.attn_qkv.bias"  # of fused Q, K and V in GGUF files
 KINDS = ("full_attention", "sliding_attention")  # values of layer_types
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from lanewise.loading.base.program import ModelConfig
-from lanewise.loading.families.common import attention_of, check_activation, model_of, window_of
+from lanewise.loading.families.common import (
+    MROPE,
+    MROPE_KEYS,
+    attention_of,
+    check_activation,
+    model_of,
+    window_of,
+)
 from lanewise.loading.families.experts import (
     count_name,
     experts_of,
@@ -27,7 +34,9 @@ def program(file: ModelFile) -> ModelConfig:
     renormalize = file.flag("norm_topk_prob", default=file.is_gguf)
     experts = experts_of(file, "softmax", renormalize, n=count_name(file))
     layers = mixture_of(file, attention, experts, sparse_layers_of(file))
-    return model_of(file, "qwen3_moe", layers)
+    if file.is_gguf:
+        file.ignore(*MROPE_KEYS)
+    return model_of(file, "qwen3_moe", layers, own=MROPE)
 
 
 FAMILY = Family(

@@ -10,6 +10,7 @@ import numpy as np
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Attention, Experts, Gated, GatedDelta, ModelConfig
 from lanewise.loading.families.common import (
+    MROPE,
     attention_of,
     check_activation,
     gated_of,
@@ -38,7 +39,6 @@ NORMS = (
     *(Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM),
     *(Role.MTP_EMBEDDING_NORM, Role.MTP_HIDDEN_NORM, Role.MTP_NORM),
 )
-MROPE = ("mrope_section", "mrope_interleaved")  # no effect on text: its three positions are equal
 
 
 def program(file: ModelFile) -> ModelConfig:

@@ -153,7 +153,7 @@ REASONS = {
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
     "it is multimodal, and its language model is of no supported family": (
-        *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "qwen3_vl", "mllama"),
+        *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
     ),
 }
 # Other names in files for a family, by transformers' name.
@@ -164,12 +164,16 @@ OTHER_NAMES = {
     "kimi_k2": deepseek_v3.FAMILY,
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
+    "qwen3_vl_text": qwen3.FAMILY,
+    "qwen3_vl_moe_text": qwen3_moe.FAMILY,
 }
 OTHER_GGUF_NAMES = {
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
     "nemotron_h_moe": nemotron_h.FAMILY,
     "nomic-bert-moe": nomic_bert.MOE,
+    "qwen3vl": qwen3.FAMILY,
+    "qwen3vlmoe": qwen3_moe.FAMILY,
 }
 REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from operator import gt
 from typing import Any
 
 import numpy as np
@@ -119,80 +118,10 @@ class Rearranged:
             source = self.out[name]
             if width not in (None, *source.shape[-1:]):
                 raise ModelFileError(
-                    f"{source.where}: tensor {name!r} is {_shown(source)}; rows of {width} values"
+                    f"{source.where}: tensor {name!r} is {shown(source)}; rows of {width} values"
                     " are needed"
                 )
             self.out[name] = replace(source, shape=(prod(source.shape),))
-
-    def as_matrix(self, name: str) -> None:
-        """Reshape a convolution's weights to a row for each output: the same bytes."""
-        if name in self.out and len(self.out[name].shape) > 2:
-            source = self.out[name]
-            self.out[name] = replace(source, shape=(source.shape[0], prod(source.shape[1:])))
-
-    def add_up(self, name: str, *others: str, axis: int | None = None) -> None:
-        """Add other tensors of the same shape to one, or the parts along an axis; in float32."""
-        parts = [self.out.pop(each) for each in (name, *others) if each in self.out]
-        if not parts:
-            return
-        first = parts[0]
-        shapes = {(part.shape, part.type) for part in parts}
-        is_whole = len(parts) == 1 + len(others) and len(shapes) == 1
-        has_axis = axis is None or len(first.shape) > axis
-        if not is_whole or not has_axis or first.type not in VECTOR_TYPES:
-            self.out[name] = first  # the binding reports the shape or the type
-            return
-        kind = TensorType(first.type)
-        shape = tuple(n for at, n in enumerate(first.shape) if at != axis)
-
-        def make() -> memoryview:
-            arrays = [to_f32(part.view(), kind).reshape(part.shape) for part in parts]
-            made = sum(arrays[1:], arrays[0]) if axis is None else arrays[0].sum(axis)
-            for part in parts:
-                part.release()
-            return np.ascontiguousarray(made, "<f4").reshape(-1).view(np.uint8).data.cast("B")
-
-        floats = replace(first, type=TensorType.F32)
-        self.out[name] = self._made(floats, shape, 4 * prod(shape), make)
-
-    def turn_columns(self, name: str, inner: int) -> None:
-        """Put columns that are [outer][inner] of a float matrix in the order [inner][outer]."""
-        source = self.out.get(name)
-        if source is None or len(source.shape) != 2 or source.shape[1] % inner:
-            return
-        if source.type not in VECTOR_TYPES:
-            accepted = ", ".join(kind.name for kind in VECTOR_TYPES)
-            raise ModelFileError(
-                f"{source.where}: tensor {name!r} is {_shown(source)}, whose columns are in another"
-                f" order here; accepted: {accepted}"
-            )
-        rows, width = source.shape[0], row_bytes(TensorType(source.type), 1)
-
-        def make() -> memoryview:
-            values = np.frombuffer(source.view(), f"V{width}").reshape(rows, -1, inner)
-            made: npt.NDArray[Any] = np.ascontiguousarray(values.swapaxes(1, 2))
-            source.release()
-            return made.view(np.uint8).data.cast("B")
-
-        self.out[name] = self._made(source, source.shape, source.n_bytes, make)
-
-    def pad(self, name: str, *wanted: int) -> None:
-        """Append zeros to the rows of a matrix, and rows or values of zeros, up to a shape."""
-        source = self.out.get(name)
-        if source is None or source.shape == wanted or len(source.shape) != len(wanted):
-            return
-        if not isinstance(source.type, TensorType) or any(map(gt, source.shape, wanted)):
-            return  # the binding reports the type or the shape
-        kind, (rows, cols) = source.type, ((1, *source.shape)[-2:])
-        old, size = row_bytes(kind, cols), row_bytes(kind, wanted[-1])
-
-        def make() -> memoryview:
-            made = np.zeros((prod(wanted[:-1]), size), np.uint8)
-            made[:rows, :old] = np.frombuffer(source.view(), np.uint8).reshape(rows, old)
-            source.release()
-            return made.reshape(-1).data.cast("B")
-
-        self.out[name] = self._made(source, wanted, prod(wanted[:-1]) * size, make)
 
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
         """Make a matrix or vector of each part of ``n`` rows, from the given row numbers.
@@ -243,7 +172,7 @@ class Rearranged:
         factors = np.broadcast_to(numbers, rows)
         if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
             raise ModelFileError(
-                f"{source.where}: tensor {name!r} is {_shown(source)}; its config multiplies it,"
+                f"{source.where}: tensor {name!r} is {shown(source)}; its config multiplies it,"
                 f" for which one of {', '.join(kind.name for kind in VECTOR_TYPES)} is needed"
             )
         kind, width = source.type, source.n_bytes // rows
@@ -291,7 +220,7 @@ class Rearranged:
         for name, part in zip(names, parts, strict=True):
             if (part.shape, part.type, part.table) != (first.shape, first.type, first.table):
                 raise ModelFileError(
-                    f"{part.where}: tensor {name!r} is {_shown(part)}, {names[0]!r} {_shown(first)}"
+                    f"{part.where}: tensor {name!r} is {shown(part)}, {names[0]!r} {shown(first)}"
                 )
 
         def make() -> memoryview:
@@ -327,7 +256,7 @@ class Rearranged:
         if source is None:
             return
         if len(source.shape) not in (2, 3) or source.shape[1] != rows * len(parts):
-            raise ModelFileError(f"{source.where}: tensor {name!r} is {_shown(source)}")
+            raise ModelFileError(f"{source.where}: tensor {name!r} is {shown(source)}")
         n, per_expert = source.shape[:2]
         for part, select in parts.items():
 
@@ -362,7 +291,7 @@ class Rearranged:
         if kind not in VECTOR_TYPES:
             accepted = ", ".join(kind.name for kind in (*VECTOR_TYPES, *LAYOUTS))
             raise ModelFileError(
-                f"{source.where}: tensor {name!r} is {_shown(source)}, of which each {outputs // n}"
+                f"{source.where}: tensor {name!r} is {shown(source)}, of which each {outputs // n}"
                 f" rows become columns; accepted: {accepted}, of blocks a multiple of {GROUP} rows"
             )
         self.out[name] = replace(source, shape=(n, outputs // n, inputs))
@@ -413,8 +342,8 @@ class Rearranged:
         n, rows, groups = (*exponents.shape, 0, 0, 0)[:3]
         if codes.shape != (n, rows, groups, 16) or not codes.type == exponents.type == "U8":
             raise ModelFileError(
-                f"{codes.where}: tensors {blocks!r} and {scales!r} are {_shown(codes)} and"
-                f" {_shown(exponents)}; U8 [experts, rows, groups, 16] and"
+                f"{codes.where}: tensors {blocks!r} and {scales!r} are {shown(codes)} and"
+                f" {shown(exponents)}; U8 [experts, rows, groups, 16] and"
                 " [experts, rows, groups] are needed"
             )
 
@@ -452,10 +381,11 @@ class Rearranged:
     def _check(source: SourceTensor, name: str, rows: int) -> None:
         if not source.shape or source.shape[0] != rows:
             raise ModelFileError(
-                f"{source.where}: tensor {name!r} is {_shown(source)}; {rows} rows are needed"
+                f"{source.where}: tensor {name!r} is {shown(source)}; {rows} rows are needed"
             )
 
 
-def _shown(source: SourceTensor) -> str:
+def shown(source: SourceTensor) -> str:
+    """Return a tensor's type and shape, for errors."""
     kind = source.type.name if isinstance(source.type, TensorType) else source.type
     return f"{kind} {list(source.shape)}"

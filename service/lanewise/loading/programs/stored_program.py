@@ -27,7 +27,14 @@ from lanewise.loading.programs.native_program import check_program
 AGAIN = "pack or quantize the model again with this version"
 # The parts of a layer: at most one of each of these kinds.
 PARTS: tuple[Mapping[str, Any], ...] = ({"attention": Attention}, STATE_KINDS, FFN_KINDS)
-LAYER_FLAGS = ("attn_norm_replaces", "ffn_norm_replaces", "result_norms", "no_input_norms", "mtp")
+LAYER_FLAGS = (
+    "attn_norm_replaces",
+    "ffn_norm_replaces",
+    "result_norms",
+    "no_input_norms",
+    "mtp",
+    "clamps",
+)
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
 # Fields of version 1, in which all layers were alike.
 FIRST_FIELDS = {

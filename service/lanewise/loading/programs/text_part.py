@@ -43,6 +43,8 @@ TOWERS = {
 DEFAULT_TYPES = {
     "mistral3": "mistral",
     "idefics3": "llama",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
     "llava": "llama",
     "gemma3": "gemma3_text",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isqrt
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.program import Dense, ModelConfig
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.towers.siglip import DEFAULTS, gguf_siglip, hf_siglip, siglip_model
-from lanewise.loading.towers.tower import Tower, TowerFile, seeing_ahead, side_in_patches
+from lanewise.loading.towers.tensors import TowerTensors
+from lanewise.loading.towers.tower import (
+    TextFacts,
+    Tower,
+    TowerFile,
+    seeing_ahead,
+    side_in_patches,
+)
 
 MERGE = 4  # of mmproj files that do not say
 
@@ -37,7 +42,7 @@ def merge_of(file: TowerFile) -> int:
     return side // isqrt(rows)
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory."""
     norm = tensors.usual(Role.DENSE_INPUT_NORM)
     tensors.rename("multi_modal_projector.mm_soft_emb_norm.weight", norm)
@@ -48,7 +53,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     hf_siglip(tensors, config, "vision_tower.", "vision_model.")
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file, which has the 1 of the norm already."""
     tensors.rename("mm.soft_emb_norm.weight", tensors.usual(Role.DENSE_INPUT_NORM))
     matrix = tensors.usual(Role.DENSE)
@@ -57,7 +62,7 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     gguf_siglip(tensors, config)
 
 
-def text(config: ModelConfig, sections: Sequence[int]) -> ModelConfig:
+def text(config: ModelConfig, facts: TextFacts) -> ModelConfig:
     """Return the language model, whose tokens of a picture see all of it in every layer."""
     return seeing_ahead(config)
 
@@ -74,5 +79,4 @@ TOWER = Tower(
     image_token="<image_soft_token>",
     tensors=("vision_tower.", "multi_modal_projector."),
     text=text,
-    both_ways="all",
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Dense, ModelConfig
 from lanewise.loading.families.naming import give_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.towers.siglip import DEFAULTS, gguf_siglip, hf_siglip, siglip_model
+from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import Tower, TowerFile
 
 
@@ -16,13 +16,13 @@ def program(file: TowerFile) -> ModelConfig:
     return siglip_model(file, "idefics3", file.integer("scale_factor"), (dense,))
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory."""
     give_roles(tensors, "connector.modality_projection.proj", Role.DENSE)
     hf_siglip(tensors, config, "vision_model.")
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     give_roles(tensors, "mm.model.fc", Role.DENSE)
     gguf_siglip(tensors, config)

@@ -9,8 +9,8 @@ from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.program import Dense, ModelConfig
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.towers.siglip import DEFAULTS, gguf_siglip, hf_siglip, siglip_model
+from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import Tower, TowerFile
 
 EPS = 1e-5  # of the projector's norm, as its code has it
@@ -37,7 +37,7 @@ def program(file: TowerFile) -> ModelConfig:
     )
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory, whose patches have their colours last."""
     give_roles(tensors, "multi_modal_projector.layer_norm", Role.DENSE_INPUT_NORM)
     for number in range(2):
@@ -47,7 +47,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     hf_siglip(tensors, config)
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     give_roles(tensors, "mm.input_norm", Role.DENSE_INPUT_NORM)
     for number, name in enumerate(("mm.1", "mm.2")):

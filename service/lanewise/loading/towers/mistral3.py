@@ -16,9 +16,9 @@ from lanewise.loading.base.program import (
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
+from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded
 
 EPS, THETA = 1e-5, 10000.0
@@ -113,7 +113,7 @@ def turned(head_dim: int, theta: float) -> Rope:
     )
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory."""
     projector = "multi_modal_projector"
     give_roles(tensors, f"{projector}.norm", Role.OUTPUT_NORM)
@@ -127,7 +127,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     finish(tensors, config)
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     tensors.drop("v.token_embd.img_break")  # a row of the language model's embedding
     give_roles(tensors, "mm.input_norm", Role.OUTPUT_NORM)
@@ -137,7 +137,7 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     finish(tensors, config)
 
 
-def finish(tensors: Rearranged, config: ModelConfig) -> None:
+def finish(tensors: TowerTensors, config: ModelConfig) -> None:
     """Pad matrices to whole groups; inputs of the merging matrix are a block's rows in turn."""
     assert config.patches is not None
     patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size

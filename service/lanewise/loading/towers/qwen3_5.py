@@ -18,9 +18,9 @@ from lanewise.loading.base.program import (
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import QKV, give_layer_roles, give_roles, split_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES, pad_siglip
+from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import (
     CLIP_STATISTICS,
     Tower,
@@ -120,7 +120,7 @@ def positions_of(file: TowerFile) -> int:
     return file.integer("num_position_embeddings")
 
 
-def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory; both frames that a patch reads are the same picture."""
     tensors.remove_prefixes("visual.")
     tensors.add_up("patch_embed.proj.weight", axis=2)
@@ -137,7 +137,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     pad_siglip(tensors, config)
 
 
-def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     patches = tensors.usual(Role.PATCHES)
     tensors.add_up(patches, f"{patches}.1")
@@ -159,13 +159,13 @@ def n_taps_of(config: ModelConfig) -> int:
     return 0 if config.patches is None else len(config.patches.taps)
 
 
-def give_merger(tensors: Rearranged, first: str, second: str, group: int) -> None:
+def give_merger(tensors: TowerTensors, first: str, second: str, group: int) -> None:
     """Rename the two matrices that make rows of blocks; group 0 is the result, others are taps."""
     give_roles(tensors, first, Role.DENSE, 2 * group)
     give_roles(tensors, second, Role.DENSE, 2 * group + 1)
 
 
-def split_qkv(tensors: Rearranged, config: ModelConfig, name: str) -> None:
+def split_qkv(tensors: TowerTensors, config: ModelConfig, name: str) -> None:
     """Split the fused rows of Q, K and V of each layer."""
     for number in range(config.n_layers):
         split_roles(tensors, name.format(number), QKV, config.hidden_size, number)

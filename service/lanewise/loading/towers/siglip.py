@@ -19,8 +19,8 @@ from lanewise.loading.base.program import (
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
-from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.checks import check_heads
+from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import TowerFile, padded, side_in_patches
 
 MOST_LAYERS = 1000
@@ -110,7 +110,7 @@ def positions_of(file: TowerFile) -> int:
     return file.integer("num_patches")
 
 
-def hf_siglip(tensors: Rearranged, config: ModelConfig, *prefixes: str) -> None:
+def hf_siglip(tensors: TowerTensors, config: ModelConfig, *prefixes: str) -> None:
     """Rename the tensors of a directory, whose names begin with one of ``prefixes``."""
     tensors.remove_prefixes(*prefixes)
     give_roles(tensors, "embeddings.patch_embedding", Role.PATCHES)
@@ -121,7 +121,7 @@ def hf_siglip(tensors: Rearranged, config: ModelConfig, *prefixes: str) -> None:
     pad_siglip(tensors, config)
 
 
-def gguf_siglip(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_siglip(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of an mmproj file."""
     tensors.rename("v.position_embd.weight", tensors.usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
@@ -131,7 +131,7 @@ def gguf_siglip(tensors: Rearranged, config: ModelConfig) -> None:
     pad_siglip(tensors, config)
 
 
-def exchange_if_old(tensors: Rearranged, config: ModelConfig, number: int) -> None:
+def exchange_if_old(tensors: TowerTensors, config: ModelConfig, number: int) -> None:
     """Exchange up and down of a layer if a file names them by the other's name, as old ones do."""
     up, down = (f"v.blk.{number}.ffn_{name}" for name in ("up", "down"))
     inputs, size = config.hidden_size, config.ffn_size(number)
@@ -145,7 +145,7 @@ def exchange_if_old(tensors: Rearranged, config: ModelConfig, number: int) -> No
         tensors.rename("", f"{down}.{end}")
 
 
-def pad_siglip(tensors: Rearranged, config: ModelConfig) -> None:
+def pad_siglip(tensors: TowerTensors, config: ModelConfig) -> None:
     """Pad matrices to whole groups: the further values are zeros all the way."""
     assert config.patches is not None
     patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size

@@ -11,7 +11,7 @@ from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.names import GGUF
 from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.base.sources import Sources
-from lanewise.loading.files.rearranging import Rearranged
+from lanewise.loading.towers.tensors import TowerTensors
 
 CLIP_STATISTICS: Mapping[str, Any] = {  # of many preprocessors, where no file says otherwise
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -95,6 +95,14 @@ class TowerFile(Fields):
 
 
 @dataclass(frozen=True)
+class TextFacts:
+    """What a file says of its language model beside pictures."""
+
+    sections: Sequence[int] = ()  # pairs of RoPE that turn by each axis
+    both_ways: str | None = None  # use_bidirectional_attention
+
+
+@dataclass(frozen=True)
 class Tower:
     """One kind of tower with what follows it up to the language model."""
 
@@ -102,8 +110,8 @@ class Tower:
     projector: str  # clip.projector_type of mmproj files
     program: Callable[[TowerFile], ModelConfig]
     # Renames tensors to the names of TENSOR_NAMES; those of a directory are the whole model's.
-    hf_tensors: Callable[[Rearranged, ModelConfig], None]
-    gguf_tensors: Callable[[Rearranged, ModelConfig], None]
+    hf_tensors: Callable[[TowerTensors, ModelConfig], None]
+    gguf_tensors: Callable[[TowerTensors, ModelConfig], None]
     # Of a directory: fields of the config around vision_config, and its class's defaults.
     outer: Mapping[str, Any]
     defaults: Mapping[str, Any]
@@ -111,11 +119,13 @@ class Tower:
     image_token: str  # in vocabularies of GGUF files
     tensors: tuple[str, ...]  # how names of its tensors in directories begin, behind "model."
     # What the language model must be beside it; the numbers are those of pairs for each axis.
-    text: Callable[[ModelConfig, Sequence[int]], ModelConfig] = lambda config, sections: config
+    text: Callable[[ModelConfig, TextFacts], ModelConfig] = lambda config, facts: config
     # Rows of Q and K in mmproj files have the two dimensions of a RoPE pair side by side.
     gguf_interleaved_rope: bool = False
     n_axes: int = 1
-    both_ways: str = "none"  # see VisionFacts
+    # Its program has the mean and the deviation; what the preprocessor does does not matter.
+    normalizes: bool = False
+    row_token_id: int | None = None  # see VisionFacts
 
 
 def padded(size: int) -> int:
@@ -135,15 +145,14 @@ def seeing_ahead(config: ModelConfig, windowed_only: bool = False) -> ModelConfi
     return replace(config, layers=tuple(map(layer_of, config.layers)))
 
 
-def turned_by_axes(config: ModelConfig, sections: Sequence[int]) -> ModelConfig:
-    """Return a language model whose RoPE turns pairs by three positions, in turns.
-
-    ``sections`` has the numbers of pairs that turn by each.
-    """
+def turned_by_axes(config: ModelConfig, facts: TextFacts) -> ModelConfig:
+    """Return a language model whose RoPE turns pairs by three positions, in turns."""
     return replace(
         config,
         ropes=tuple(
-            replace(rope, axes=tuple(axis_of(pair, sections) for pair in range(rope.rotated // 2)))
+            replace(
+                rope, axes=tuple(axis_of(pair, facts.sections) for pair in range(rope.rotated // 2))
+            )
             for rope in config.ropes
         ),
     )
