@@ -300,6 +300,25 @@ def test_of_an_animation_the_client_is_told(seeing):
     assert "only the first is read" in answer.headers["x-lanewise-warning"]
 
 
+def test_llama_completions_have_images_where_their_marks_are(seeing):
+    def ask(text: str, *data: str) -> dict:
+        prompt = {"prompt_string": text, "multimodal_data": list(data)}
+        body = {"prompt": prompt, "n_predict": 6, "temperature": 0, "repeat_penalty": 1}
+        return seeing.client.post("/completion", json=body).json()
+
+    said = "<s><|user|><__media__>What is it?</s><|assistant|>"
+    content, n_tokens = answer_of(seeing, chat(image(ONE), "What is it?"))
+    made = ask(said.removeprefix("<s>"), base64_of(ONE))
+    assert (made["content"], made["tokens_evaluated"]) == (content, n_tokens)
+    assert ask(said, base64_of(OTHER))["content"] != content
+    for text, data, wrong in (
+        (said, ["!"], "multimodal_data[0]"),
+        ("a", [base64_of(ONE)], "1 images for 0"),
+        ("<image><__media__>", [base64_of(ONE)], "<image> stands for an image"),
+    ):
+        assert wrong in ask(text, *data)["error"]["message"]
+
+
 def test_a_stream_with_a_form(seeing):
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["yes", "no"]}}}
     body = chat(image(ONE), "Is it?", response_format=form, stream=True, max_tokens=20)

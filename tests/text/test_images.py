@@ -104,6 +104,14 @@ def test_the_texts_of_other_families_have_a_placeholder_for_each_line() -> None:
     mistral = family_of_other("mistral3", size={"longest_edge": 96})
     lines = mistral.layout((24, 17), "auto")
     assert mistral.text(lines) == "<row>[IMG_BREAK]<row>[IMG_BREAK]<row>[IMG_END]"
+    later = family_of_other("gemma4")
+    assert later.text(later.layout((30, 20), "auto")) == "<|image><row><image|>"
+    tokens = [later.layout((30, 20), one).n_tokens for one in ("low", "auto", "high")]
+    assert tokens == [60, 260, 1080]
+    facts = {"family": "gemma4", "patch_size": 4, "merge": 2, "preprocessor": {}}
+    assert (
+        family_of(facts | {"max_tokens_per_image": 512}, "").layout((9, 9), "high").n_tokens <= 280
+    )
     assert family_of_other("qwen3_5").mark == "<row>"
     assert mistral.layout((960, 960), "low").n_tokens == 64
 
@@ -279,7 +287,7 @@ def test_digests_tell_pixels_and_models_apart() -> None:
 def test_what_the_files_of_a_model_must_not_say(fields: dict, said: str) -> None:
     with pytest.raises(PreprocessorError, match=said):
         family_of(IDEFICS3 | {"preprocessor": PLAIN | fields}, "<image>")
-    with pytest.raises(PreprocessorError, match=r"no_such_family.*accepted: gemma3, idefics3"):
+    with pytest.raises(PreprocessorError, match=r"no_such_family.*accepted: gemma3, gemma4"):
         family_of(IDEFICS3 | {"family": "no_such_family"}, "<image>")
 
 

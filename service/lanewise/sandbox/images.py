@@ -32,7 +32,8 @@ class ReadImage:
     """An image, ready for its model."""
 
     size: tuple[int, int]  # width and height as a person sees it
-    text: str  # what stands for it in the prompt, with a placeholder for each view
+    text: str  # what stands for it in a conversation, with a placeholder for each view
+    alone: str  # the same with what a chat template would write around it
     views: tuple[Seen, ...]
     notes: tuple[str, ...] = ()  # what of it is not read
 
@@ -73,7 +74,11 @@ class ImageService:
         if "error" in found:
             raise ImageError(found["code"], found["error"])
         return ReadImage(
-            tuple(found["size"]), found["text"], tuple(_views(found)), tuple(found["notes"])
+            tuple(found["size"]),
+            found["text"],
+            found["alone"],
+            tuple(_views(found)),
+            tuple(found["notes"]),
         )
 
 

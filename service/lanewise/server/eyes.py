@@ -32,6 +32,9 @@ def make_eyes(
         logger.warning("images are refused: the token for them, %s, is no control token", token)
         return None
     placeholder, facts = tokenizer.token_text(token), asdict(vision)
+    if vision.both_ways != "none":  # an image is in one step
+        most = vision.max_tokens_per_image or settings.max_step_tokens
+        facts["max_tokens_per_image"] = min(most, settings.max_step_tokens)
     try:
         family = family_of(facts, placeholder)
     except PreprocessorError as error:

@@ -25,6 +25,7 @@ Pixels = NDArray[np.uint8]
 SIDE = 8
 OTHERS: dict[str, dict[str, Any]] = {
     "gemma3": {"size": {"height": 32, "width": 32}},
+    "gemma4": {"max_soft_tokens": 70},
     "mistral3": {"size": {"longest_edge": 96}},
     "qwen3_5": {"size": {"shortest_edge": 1024, "longest_edge": 16384}},
 }
@@ -67,6 +68,21 @@ def gemma3(size: tuple[int, int], seed: int) -> Pixels:
     return np.asarray(made["pixel_values"][0])
 
 
+def gemma4(size: tuple[int, int], seed: int) -> Pixels:
+    """The same of Gemma 4's, before it is cut to patches."""
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    processor = Gemma4ImageProcessorPil()
+    resized = processor.aspect_ratio_preserving_resize(
+        np.asarray(picture(*size, seed)).transpose(2, 0, 1),
+        patch_size=4,
+        max_patches=OTHERS["gemma4"]["max_soft_tokens"] * 4,
+        pooling_kernel_size=2,
+        resample=processor.resample,
+    )
+    return np.asarray(resized)
+
+
 def mistral3(size: tuple[int, int], seed: int) -> Pixels:
     """The same of Pixtral's, whose patches are said as Mistral 3's processor says them: merged."""
     from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
@@ -92,7 +108,7 @@ def qwen3_5(size: tuple[int, int], seed: int) -> Pixels:
 
 def other(family: str, size: tuple[int, int], seed: int) -> dict[str, Any]:
     """What one of these makes of an image; None in place of its shape: the image is refused."""
-    make = {"gemma3": gemma3, "mistral3": mistral3, "qwen3_5": qwen3_5}[family]
+    make = {"gemma3": gemma3, "gemma4": gemma4, "mistral3": mistral3, "qwen3_5": qwen3_5}[family]
     case: dict[str, Any] = {"family": family, "size": list(size), "seed": seed, "shape": None}
     try:
         pixels = np.ascontiguousarray(make(size, seed).transpose(1, 2, 0))

@@ -5,9 +5,19 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from lanewise.api.conversations import ImagePart
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
 from lanewise.api.errors import ApiError, BadRequestError, ContextLengthExceededError
-from lanewise.api.generation.ask import Ask, Constraint, Delivery, Ending, Prompts, Shown
+from lanewise.api.generation.ask import (
+    Ask,
+    Constraint,
+    Delivery,
+    Ending,
+    Illustrated,
+    Infill,
+    Prompts,
+    Shown,
+)
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.events import Choice, End, Piece, Progress, Text
 from lanewise.api.generation.logprobs import ChatLogprobs
@@ -26,15 +36,19 @@ from lanewise.api.schemas import (
 from lanewise.engine.base.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 
+MEDIA = "<__media__>"
 STOP_TYPES = {"stop": "eos", "length": "limit"}
 RANDOM_SEED = (1 << 32) - 1
 
 
 class PromptObject(Strict):
-    """A prompt that could have pictures with it."""
+    """A prompt, perhaps with images."""
 
     prompt_string: str
-    multimodal_data: list[Any] = Field(default_factory=list, description="Not supported.")
+    multimodal_data: Annotated[list[str], FirstProblemOnly()] = Field(
+        default_factory=list,
+        description="Images in base64, in the order of `<__media__>` in the prompt.",
+    )
 
 
 Item = str | TokenIds | PromptObject
@@ -76,7 +90,10 @@ class LlamaCompletionRequest(LlamaSampling):
 
 def ask(body: LlamaCompletionRequest) -> Ask:
     """What a request asks for."""
-    for name, what in (("lora", "adapters are asked for as model"), ("image_data", "text only")):
+    for name, what in (
+        ("lora", "adapters are asked for as model"),
+        ("image_data", "images are in prompt.multimodal_data"),
+    ):
         if getattr(body, name):
             raise BadRequestError(f"{name}: not supported: {what}; accepted: none", param=name)
     constraint = None
@@ -107,23 +124,41 @@ def ask(body: LlamaCompletionRequest) -> Ask:
     )
 
 
-def _items(prompt: Item | list[Item]) -> list[str | list[int]]:
+def _items(prompt: Item | list[Item]) -> list[str | list[int] | Infill | Illustrated]:
     """The prompts in one form."""
     if not isinstance(prompt, list):
-        return [_item(prompt)]
+        return [_item(prompt, "prompt")]
     if not prompt:
         raise BadRequestError("prompt: the list is empty", param="prompt")
     ids = [item for item in prompt if isinstance(item, int)]
-    return [ids] if ids else [_item(item) for item in prompt if not isinstance(item, int)]
+    if ids:
+        return [ids]
+    items = enumerate(item for item in prompt if not isinstance(item, int))
+    return [_item(item, f"prompt[{i}]") for i, item in items]
 
 
-def _item(item: Item) -> str | list[int]:
+def _item(item: Item, param: str) -> str | list[int] | Illustrated:
     if not isinstance(item, PromptObject):
         return item
-    if item.multimodal_data:
-        message = "prompt.multimodal_data: images are read in conversations alone; accepted: none"
-        raise BadRequestError(message, param="prompt.multimodal_data")
-    return item.prompt_string
+    data = item.multimodal_data
+    if not data:
+        return item.prompt_string
+    n_marks = item.prompt_string.count(MEDIA)
+    if n_marks != len(data):
+        raise BadRequestError(
+            f"{param}.multimodal_data: {len(data)} images for {n_marks} of {MEDIA} in"
+            " prompt_string; accepted: as many",
+            param=f"{param}.multimodal_data",
+        )
+    images = [
+        ImagePart(
+            type="image_url",
+            image_url=f"data:;base64,{one}",
+            place=f"{param}.multimodal_data[{i}]",
+        )
+        for i, one in enumerate(data)
+    ]
+    return Illustrated(text=item.prompt_string, mark=MEDIA, images=images)
 
 
 def _bias(given: dict[str, Any] | list[list[Any]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanewise.api.conversations import Message, Tool
+from lanewise.api.conversations import ImagePart, Message, Tool
 from lanewise.text.answers.calls import Tools
 from lanewise.text.grammar import GrammarSource
 from lanewise.text.json_schema import relaxed
@@ -50,10 +50,19 @@ class Infill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Illustrated:
+    """A text with images, each where ``mark`` stands in it."""
+
+    text: str
+    mark: str
+    images: Sequence[ImagePart]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
     """Texts, token ids or gaps, each to be continued. None asks whether the model is here."""
 
-    items: Sequence[str | list[int] | Infill]
+    items: Sequence[str | list[int] | Infill | Illustrated]
     add_special_tokens: bool = True
     param: str = "prompt"
 

@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from lanewise.api.conversations import Tool
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError, UnavailableError
-from lanewise.api.generation.ask import Ask, Conversation, Infill, Prompts, ToolUse
+from lanewise.api.generation.ask import (
+    Ask,
+    Conversation,
+    Illustrated,
+    Infill,
+    Prompts,
+    ToolUse,
+)
 from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.infilling import read_infill
@@ -15,7 +22,7 @@ from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size, room_of
 from lanewise.api.generation.shortening import shorter
 from lanewise.api.shared.budgets import MAX_CHARACTERS
-from lanewise.api.shared.images import NO_IMAGES, Images, refuse_images
+from lanewise.api.shared.images import NO_IMAGES, TEXT_ONLY, Images, refuse_images
 from lanewise.api.shared.request_budgets import text_size
 from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
 from lanewise.sandbox.images import ReadImage
@@ -87,7 +94,8 @@ async def _render(call: Call[Ask], bounds: Bounds, wants_pixels: bool) -> Render
     ask, state = call.ask, call.state
     prompts = _prompts_of(ask, state)
     if prompts is not None:
-        read = partial(read_prompts, call, prompts, bounds)
+        images = await _images_of_prompts(call, prompts)
+        read = partial(read_prompts, call, prompts, bounds, images)
         return Rendered(await state.workers.read(call.size, read))
     assert isinstance(ask.input, Conversation)
     form = form_of(ask.input, ask.tools, state)
@@ -173,19 +181,64 @@ def _bounds(call: Call[Ask]) -> Bounds:
     return Bounds(last=limit if last < 0 else last, room=call.hold)
 
 
-def read_prompts(call: Call[Ask], prompts: Prompts, bounds: Bounds) -> list[Prompt]:
-    """Texts, token ids and gaps, checked."""
+async def _images_of_prompts(call: Call[Ask], prompts: Prompts) -> Images:
+    """The images of texts that have some, read."""
+    parts = [
+        (part.place, part)
+        for item in prompts.items
+        if isinstance(item, Illustrated)
+        for part in item.images
+    ]
+    if not parts:
+        return NO_IMAGES
+    if call.state.eyes is None:
+        place = parts[0][0]
+        raise BadRequestError(f"{place}: {TEXT_ONLY}; accepted: none", param=place)
+    reading = call.state.eyes.read_parts(
+        parts, prompts.param, call.caller, call.state.workers, wants_pixels=True
+    )
+    return await while_connected(call.receive, reading)
+
+
+def _read_illustrated(
+    item: Illustrated, state: ServerState, bounds: Bounds, images: Images, *, add_bos: bool
+) -> Prompt:
+    """A text with placeholders where its images are; its own words may not be these."""
+    eyes, seen = state.eyes, [images[id(part)] for part in item.images]
+    assert eyes is not None
+    first, *others = item.text.split(item.mark)
+    text = first + "".join(one.alone + after for one, after in zip(seen, others, strict=True))
+    ids = state.tokenizer.encode(text, add_bos=add_bos, parse_special=True, bounds=bounds)
+    if len(ids) > state.max_model_len:
+        return Prompt(ids, item.text)
+    try:
+        ids, pictures = eyes.spans(ids, seen)
+    except ValueError:
+        raise BadRequestError(
+            f"prompt: {eyes.written_as} stands for an image; accepted: {item.mark}", param="prompt"
+        ) from None
+    return Prompt(ids, item.text, pictures)
+
+
+def read_prompts(
+    call: Call[Ask], prompts: Prompts, bounds: Bounds, images: Images = NO_IMAGES
+) -> list[Prompt]:
+    """Texts, token ids and gaps, checked; with ``images`` of texts that have some."""
     ask, state = call.ask, call.state
     param, tokenizer = prompts.param, state.tokenizer
     add_bos = prompts.add_special_tokens
     check_count(len(prompts.items), ask.n_drawn, state.generator, param)
     for item in prompts.items:
-        if isinstance(item, str):
+        if isinstance(item, Illustrated):
+            check_size(len(item.text), state.max_model_len, param)
+        elif isinstance(item, str):
             check_size(len(item), state.max_model_len, param)
         elif isinstance(item, list):
             check_ids(item, tokenizer.vocab_size, param)
 
-    def read(item: str | list[int] | Infill) -> Prompt:
+    def read(item: str | list[int] | Infill | Illustrated) -> Prompt:
+        if isinstance(item, Illustrated):
+            return _read_illustrated(item, state, bounds, images, add_bos=add_bos)
         if isinstance(item, Infill):
             return read_infill(item, ask.ending.max_tokens, state, bounds, add_bos=add_bos)
         if not isinstance(item, str):

@@ -46,7 +46,6 @@ class Eyes:
         wants_pixels: bool,
     ) -> Images:
         """The images of a conversation; BadRequestError names the place of the one at fault."""
-        parts = list(placed(messages, param))
         for i, message in enumerate(messages):
             if message.images and message.role not in SEEING:
                 raise BadRequestError(
@@ -54,6 +53,19 @@ class Eyes:
                     " and in results of tools",
                     param=f"{param}[{i}].content",
                 )
+        parts = placed(messages, param)
+        return await self.read_parts(parts, param, caller, workers, wants_pixels=wants_pixels)
+
+    async def read_parts(
+        self,
+        parts: Sequence[tuple[str, ImagePart]],
+        param: str,
+        caller: Caller,
+        workers: Workers,
+        *,
+        wants_pixels: bool,
+    ) -> Images:
+        """The same of parts, each with what its client calls it."""
         if len(parts) > self.max_images:
             raise BadRequestError(
                 f"{param}: {len(parts)} images are too many; accepted: at most {self.max_images}"

@@ -38,6 +38,10 @@ class Gemma3:
         """Rows between their marks, on lines of their own."""
         return f"\n\n{self.mark}{self.placeholder}{self.end}\n\n"
 
+    def alone(self, layout: Layout) -> str:
+        """The same: no template writes more."""
+        return self.text(layout)
+
 
 def gemma3(facts: dict[str, Any], placeholder: str) -> Gemma3:
     """What a model's files say; PreprocessorError if it cannot be done."""

@@ -74,6 +74,10 @@ class Idefics3:
         whole = f"{AROUND}{WHOLE}{self.placeholder}{AROUND}"
         return f"{rows}\n{whole}" if rows else whole
 
+    def alone(self, layout: Layout) -> str:
+        """The same: no template writes more."""
+        return self.text(layout)
+
     def _multiples(self, size: Size) -> Size:
         (width, height), tile = size, self.tile
         ratio = width / height

@@ -74,6 +74,9 @@ class Family(Protocol):
     def text(self, layout: Layout) -> str:
         """What stands for the image in the prompt, with one placeholder for each line of a view."""
 
+    def alone(self, layout: Layout) -> str:
+        """The same with what a chat template would write around it."""
+
 
 def resample_of(fields: dict[str, Any], default: int, where: str) -> int:
     """The filter that images are resized with."""

@@ -81,6 +81,10 @@ class Lfm2Vl:
         has_whole = len(layout.views) > layout.rows * layout.columns
         return START + tiles + (THUMBNAIL + self.mark if has_whole else "") + END
 
+    def alone(self, layout: Layout) -> str:
+        """The same: no template writes more."""
+        return self.text(layout)
+
     def _whole(self, size: Size, least: int, most: int) -> View:
         area = self.block**2
         width, height = smart_resize_within(size, self.block, least * area, most * area)

@@ -55,6 +55,10 @@ class Pixtral:
         """A placeholder for each line, with a token behind it."""
         return BREAK.join([self.mark] * layout.views[0].lines) + END
 
+    def alone(self, layout: Layout) -> str:
+        """The same: no template writes more."""
+        return self.text(layout)
+
 
 def pixtral(facts: dict[str, Any], placeholder: str) -> Pixtral:
     """What a model's files say; PreprocessorError if it cannot be done."""

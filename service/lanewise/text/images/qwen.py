@@ -45,6 +45,10 @@ class Qwen:
         """Rows alone: the template writes what is around them."""
         return self.mark
 
+    def alone(self, layout: Layout) -> str:
+        """Rows between their marks."""
+        return f"<|vision_start|>{self.mark}<|vision_end|>"
+
 
 def smart_resize(size: Size, block: int, least: int, most: int) -> Size:
     """A size in whole blocks, within limits of pixels, of about the same shape.

@@ -46,6 +46,7 @@ class ImageReader:
             "size": image.size,
             "tiles": (layout.rows, layout.columns),
             "text": self.family.text(layout),
+            "alone": self.family.alone(layout),
             "views": [(*view.size, view.n_tokens, view.lines) for view in layout.views],
             "notes": notes,
         }
