@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,17 @@ def test_a_field_that_changes_the_answers_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelFileError, match="num_channels is 4; 3 is needed"):
         open_checkpoint(folder)
+
+
+def test_the_language_model_of_qwen3_vl_is_qwen3(tmp_path: Path) -> None:
+    """Its files have keys of their own for what only pictures need."""
+    model = tiny_model("qwen3")
+    of_vision = replace(model, config=model.config | {"model_type": "qwen3vl"})
+    keys = {"qwen3vl.rope.dimension_sections": [4, 4, 4, 0], "qwen3vl.n_deepstack_layers": 3}
+    path = write_gguf(of_vision, tmp_path / "vl.gguf", metadata=keys)
+    plain = write_gguf(model, tmp_path / "plain.gguf")
+    with open_checkpoint(path) as one, open_checkpoint(plain) as other:
+        assert one.config == other.config
 
 
 def test_packing_says_that_it_leaves_the_tower_out(

@@ -1,5 +1,5 @@
-// Towers: one picture, one set of rows. Models with every form of patches run over one picture at every level of this CPU,
-// with 1 to 3 threads, in units of different sizes and in slices. Prints "model hash" lines; then what is refused.
+// Towers: one picture, one set of rows. Models with every form of patches run over one picture at every level of this
+// CPU, with 1 to 3 threads, in units of different sizes and in slices. Prints "model hash" lines; then what is refused.
 // --isa=NAME: only that level; --quick: one way only; --part=K/N: every Nth model.
 #include "hash_floats.h"
 #include "model/model.h"
@@ -109,11 +109,8 @@ static lw_model* make_model(const variant* v, const char* isa) {
 }
 
 static lw_session* open_tower(const lw_model* model, const variant* v, uint32_t threads, uint32_t unit) {
-    const lw_session_config config = {.n_threads = threads,
-                                      .n_blocks = 6,
-                                      .max_batch_tokens = unit,
-                                      .max_batch_logits = 1,
-                                      .kv_type = v->kv};
+    const lw_session_config config = {
+        .n_threads = threads, .n_blocks = 6, .max_batch_tokens = unit, .max_batch_logits = 1, .kv_type = v->kv};
     lw_session* session = NULL;
     expect(lw_session_open(model, &config, &session) == LW_OK, "a session of a tower");
     if (session == NULL) exit(1);
@@ -136,8 +133,7 @@ static size_t n_floats(const variant* v, const lw_picture* p) {
 static uint32_t see(lw_session* session, const lw_picture* picture, uint64_t budget_ns, float* rows) {
     uint32_t done = 0, calls = 0;
     expect(lw_see_begin(session, picture, rows) == LW_OK, "lw_see_begin");
-    for (; !done && calls < 1000; ++calls)
-        expect(lw_see_advance(session, budget_ns, &done) == LW_OK, "lw_see_advance");
+    for (; !done && calls < 1000; ++calls) expect(lw_see_advance(session, budget_ns, &done) == LW_OK, "lw_see_advance");
     return calls;
 }
 
@@ -228,10 +224,10 @@ static void test_refusals(void) {
 static void test_configs(void) {
     tower c;
     lw_model* model = NULL;
-#define SPOILT(change, says)                                       \
-    do {                                                           \
-        set_config(&variants[1], &c);                              \
-        change;                                                    \
+#define SPOILT(change, says)                                        \
+    do {                                                            \
+        set_config(&variants[1], &c);                               \
+        change;                                                     \
         ARGUMENT(lw_model_create(&c.model, NULL, 1, &model), says); \
     } while (0)
     SPOILT(c.model.patches.side = 65, "patches.side is 65, must be 1 to 64");

@@ -38,6 +38,7 @@ def checkpoint():
     """Three tensors: a matrix, a matrix whose rows cannot be cut in groups, and a vector."""
     released = []
     return types.SimpleNamespace(
+        vision=None,
         path=Path("tiny.gguf"),
         files=(Path("tiny.gguf"),),
         name="tiny",

@@ -100,10 +100,11 @@ typedef enum lw_role {
     LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): the inputs for the embedding first
     LW_MTP_NORM = 82,            // (1, hidden_size), used instead of the output norm
     // Of a tower (lw_patches), once per model:
-    LW_PATCHES = 83,  // (hidden_size, 3 * side * side, rounded up to a multiple of 32: further inputs are 0). Inputs are
-                      // the patch's rows of R, its rows of G, its rows of B
-    LW_PATCHES_BIAS = 84,      // (1, hidden_size)
-    LW_PATCHES_NORM = 85,      // (1, hidden_size)
+    LW_PATCHES =
+        83,  // (hidden_size, 3 * side * side, rounded up to a multiple of 32: further inputs are 0). Inputs are
+             // the patch's rows of R, its rows of G, its rows of B
+    LW_PATCHES_BIAS = 84,  // (1, hidden_size)
+    LW_PATCHES_NORM = 85,  // (1, hidden_size)
     // Once for each dense head, as LW_DENSE:
     LW_DENSE_INPUT_NORM = 86,       // (1, inputs)
     LW_DENSE_INPUT_NORM_BIAS = 87,  // the same, of a LayerNorm
@@ -117,9 +118,9 @@ typedef enum lw_role {
 // position * theta^(-2 i / rotated) / factors[i], or position * frequencies[i].
 typedef struct lw_rope {
     double theta;
-    uint32_t rotated;      // dimensions of a head that are rotated, the first ones; even
-    float scale;           // factor of sines and cosines; 1 unless a kind of RoPE scaling has another
-    const float* factors;  // [rotated / 2], 1e-6 or more, infinity = no rotation; NULL = all 1
+    uint32_t rotated;          // dimensions of a head that are rotated, the first ones; even
+    float scale;               // factor of sines and cosines; 1 unless a kind of RoPE scaling has another
+    const float* factors;      // [rotated / 2], 1e-6 or more, infinity = no rotation; NULL = all 1
     const float* frequencies;  // [rotated / 2], at most 1; NULL = as theta and factors say
     // [rotated / 2] which position of the token turns the pair: one of lw_batch.positions, below LW_AXES; of a tower's
     // patch 0 = its row in the picture, 1 = its column. NULL = all 0.
@@ -306,9 +307,9 @@ typedef struct lw_layer_config {
     // may be one, with attention to all tokens and an FFN, LW_IN_TURN, without a state. The place for a sequence's
     // states then keeps the last h, even if no layer has a state.
     uint32_t mtp;
-    // 1: each matrix clamps what it reads and what it makes. LW_CLAMPS has the least and the most input, and the least and
-    // the most output, of Q, K, V, attention's output, gate, up and down in turn. Only in towers with result_norms, a gated
-    // FFN and no biases.
+    // 1: each matrix clamps what it reads and what it makes. LW_CLAMPS has the least and the most input, and the least
+    // and the most output, of Q, K, V, attention's output, gate, up and down in turn. Only in towers with result_norms,
+    // a gated FFN and no biases.
     uint32_t clamps;
 } lw_layer_config;
 
@@ -335,7 +336,8 @@ enum { LW_MAX_DENSE = 8, LW_PICTURE_TAPS = 4 };
 // Which row of LW_POSITION_EMBEDDING is added to a patch.
 typedef enum lw_patch_positions {
     LW_POSITIONS_SQUARE = 0,  // pictures are squares of n_positions patches; one row for each patch, row by row
-    // Rows are those of a square, which is stretched over the picture: corner to corner, linear between the four nearest.
+    // Rows are those of a square, which is stretched over the picture: corner to corner, linear between the four
+    // nearest.
     LW_POSITIONS_STRETCHED = 1,
     // The square is resampled to the picture: each position is the mean of the rows around its middle, weighted by a
     // triangle that reaches to the next position, and to the next row at least.
@@ -345,23 +347,23 @@ typedef enum lw_patch_positions {
 } lw_patch_positions;
 
 // What a tower reads: a picture cut into patches, which are its tokens (lw_see_begin). Blocks of merge x merge patches
-// come row by row, and so do the patches of a block. Behind the output norm the rows of a block are joined, which is the
-// input of the first dense head.
+// come row by row, and so do the patches of a block. Behind the output norm the rows of a block are joined, which is
+// the input of the first dense head.
 typedef struct lw_patches {
     uint32_t side;   // of a patch in pixels, at most 64; 0: the model reads tokens, and every other field is 0
     uint32_t merge;  // side of a block in patches, at most 8
     uint32_t bias;   // 1: LW_PATCHES has a bias
     float mean[3], deviation[3];  // of R, G, B: a value v becomes (v / 255 - mean) / deviation
     lw_patch_positions positions;
-    uint32_t norm;                // 1: patches go through LW_PATCHES_NORM, behind their positions
-    uint32_t no_output_norm;      // 1: there is no output norm
-    float output_eps;             // epsilon of the output norm; 0 = rms_norm_eps
-    uint32_t mean_of_block;       // 1: rows of a block are joined to their mean, else to one row after the other
-    float mean_factor;            // of the mean; 0 = 1
-    uint32_t shifts_mean;         // 1: then LW_MEAN_SHIFT is subtracted, and the result multiplied by LW_MEAN_SCALE
+    uint32_t norm;            // 1: patches go through LW_PATCHES_NORM, behind their positions
+    uint32_t no_output_norm;  // 1: there is no output norm
+    float output_eps;         // epsilon of the output norm; 0 = rms_norm_eps
+    uint32_t mean_of_block;   // 1: rows of a block are joined to their mean, else to one row after the other
+    float mean_factor;        // of the mean; 0 = 1
+    uint32_t shifts_mean;     // 1: then LW_MEAN_SHIFT is subtracted, and the result multiplied by LW_MEAN_SCALE
     // Layers, ascending, behind which joined rows go through dense heads, too, without the output norm. The dense heads
-    // are as many for the picture itself as for each of the taps, and in this order. A row of the picture is followed by
-    // the taps' rows, all as long.
+    // are as many for the picture itself as for each of the taps, and in this order. A row of the picture is followed
+    // by the taps' rows, all as long.
     uint32_t n_taps;
     uint32_t taps[LW_PICTURE_TAPS];
 } lw_patches;
@@ -401,11 +403,12 @@ typedef struct lw_model_config {
     uint32_t n_token_types;        // rows of LW_TOKEN_TYPE_EMBEDDING, added by token type; 0 = none
     uint32_t n_dense;              // at most LW_MAX_DENSE
     const lw_dense_config* dense;  // [n_dense]
-    // Of a tower: vocab_size and n_token_types are 0, context_length is the most patches of a picture, n_positions 0,
-    // a square, or of two tables. All layers have attention to all patches, both ways, and an FFN without experts, LW_IN_TURN.
+    // Of a tower: vocab_size and n_token_types are 0, context_length is the most patches of a picture, n_positions 0, a
+    // square, or of two tables. All layers have attention to all patches, both ways, and an FFN without experts,
+    // LW_IN_TURN.
     lw_patches patches;
-    // Of a model that reads the rows of a tower with taps: lw_batch.rows have 1 + n_taps parts of hidden_size. Part 1 + i is
-    // added to the token's x behind layer i. Below n_layers, the last of which has attention then.
+    // Of a model that reads the rows of a tower with taps: lw_batch.rows have 1 + n_taps parts of hidden_size. Part 1 +
+    // i is added to the token's x behind layer i. Below n_layers, the last of which has attention then.
     uint32_t n_taps;
 } lw_model_config;
 

@@ -15,6 +15,6 @@ typedef struct lw_picture {
 // that was begun before and is not done is dropped.
 lw_status lw_see_begin(lw_session* session, const lw_picture* picture, float* rows);
 // Works on the picture until `budget_ns` have passed, one unit of work at least, and sets *done to 1 when all rows are
-// there. No bit of a row depends on how the work is divided. LW_ERR_ARGUMENT: no picture is begun. LW_ERR_NONFINITE: NaN
-// or infinity in activations or rows; the picture is dropped.
+// there. No bit of a row depends on how the work is divided. LW_ERR_ARGUMENT: no picture is begun. LW_ERR_NONFINITE:
+// NaN or infinity in activations or rows; the picture is dropped.
 lw_status lw_see_advance(lw_session* session, uint64_t budget_ns, uint32_t* done);

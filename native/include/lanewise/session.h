@@ -112,13 +112,14 @@ typedef struct lw_batch {
     const uint32_t* guesses;       // [n_seqs] below the sequence's number of tokens, at most max_guesses; NULL = 0
     const uint32_t* accepted;      // [n_seqs] at most the guesses that the sequence's place remembers; NULL = 0
     lw_runs runs;
-    // [query_start[n_seqs]] the row of hidden_size floats (lw_model_config.n_taps) that stands for the embedding of a token, or NULL; NULL = no
-    // token has one. Its token id counts for per-layer values only. Refused where there is a prediction head.
+    // [query_start[n_seqs]] the row of hidden_size floats (lw_model_config.n_taps) that stands for the embedding of a
+    // token, or NULL; NULL = no token has one. Its token id counts for per-layer values only. Refused where there is a
+    // prediction head.
     const float* const* rows;
     // [LW_AXES][query_start[n_seqs]] positions of tokens for RoPE, at most 2^31; NULL = the token's index, on all axes
     const uint32_t* positions;
-    // [query_start[n_seqs]] how many of its sequence's first tokens a token sees in layers with both_ways 2: 0 = those up
-    // to itself; else more, all of them in the cache or the batch, and up to its window behind it. NULL = all 0.
+    // [query_start[n_seqs]] how many of its sequence's first tokens a token sees in layers with both_ways 2: 0 = those
+    // up to itself; else more, all of them in the cache or the batch, and up to its window behind it. NULL = all 0.
     const uint32_t* sees;
 } lw_batch;
 

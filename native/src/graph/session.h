@@ -97,11 +97,11 @@ typedef struct lw_step_limit {
 typedef struct lw_seeing {
     lw_picture picture;
     float* out;
-    uint32_t n_patches;    // 0: no picture is begun
+    uint32_t n_patches;     // 0: no picture is begun
     uint32_t stage, first;  // of the next unit of work: the stage, and the first patch
-    float *x, *q;          // [patches] residual stream and queries of the whole picture
-    float* clamped;        // [max_batch_tokens][widest input of a layer's matrix] what a matrix that clamps reads
-    float values[3][256];  // of R, G and B
+    float *x, *q;           // [patches] residual stream and queries of the whole picture
+    float* clamped;         // [max_batch_tokens][widest input of a layer's matrix] what a matrix that clamps reads
+    float values[3][256];   // of R, G and B
 } lw_seeing;
 
 struct lw_session {

@@ -344,8 +344,7 @@ static void experts_with_norms(lw_worker* w, const lw_layer* layer, uint32_t ind
     const bool gated = !layer->config.ffn.ungated;
     const lw_matrix *shared[] = {&layer->up, gated ? &layer->gate : &layer->up},
                     *inputs[] = {&layer->experts_up, gated ? &layer->experts_gate : &layer->experts_up};
-    lw_activations x =
-        lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){.weight = layer->router_norm, .scale = 1}, false);
+    lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, (lw_norm){.weight = layer->router_norm, .scale = 1}, false);
     lw_route(w, layer, &x);
     const lw_norm before_shared = lw_norm_before_ffn(w, layer, NULL);
     x = lw_normalize(w, LW_OP_FFN_NORM, before_shared, lw_any_reads_codes(w, shared, 2));

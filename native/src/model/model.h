@@ -67,7 +67,7 @@ enum { LW_MAX_ROPES = 8 };
 typedef struct lw_angles {  // one lw_rope of the model
     uint32_t rotated;
     float scale;
-    float* frequencies;                // [rotated / 2], radians per position
+    float* frequencies;                 // [rotated / 2], radians per position
     uint8_t axes[LW_MAX_HEAD_DIM / 2];  // [rotated / 2]
 } lw_angles;
 

@@ -56,8 +56,7 @@ static lw_status check_tower_layer(const lw_layer_config* l, uint32_t index) {
     const lw_attention_config* a = &l->attention;
     const bool sees_all = a->n_heads > 0 && a->both_ways && a->window == 0 && a->latent_rank == 0 && !a->alibi;
     const bool has_ffn = l->ffn.kind == LW_FFN_GATED || l->ffn.kind == LW_FFN_PLAIN;
-    if (sees_all && has_ffn && l->state.kind == LW_NO_STATE && l->wiring == LW_IN_TURN)
-        return LW_OK;
+    if (sees_all && has_ffn && l->state.kind == LW_NO_STATE && l->wiring == LW_IN_TURN) return LW_OK;
     return lw_fail(LW_ERR_ARGUMENT,
                    "model config: layer %u of a tower: it must have attention both ways to all patches, and an"
                    " FFN without experts, in turn",
@@ -98,7 +97,8 @@ static lw_status check_tower(const lw_place* at, const lw_model_config* c) {
     LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.mean_of_block", p->mean_of_block));
     LW_RETURN_IF_FAILED(check_taps(at, c));
     const uint32_t root = square_root(c->n_positions);
-    if (p->positions == LW_POSITIONS_TABLES) LW_RETURN_IF_FAILED(lw_check_multiple(at, "n_positions", c->n_positions, 2));
+    if (p->positions == LW_POSITIONS_TABLES)
+        LW_RETURN_IF_FAILED(lw_check_multiple(at, "n_positions", c->n_positions, 2));
     if (p->positions != LW_POSITIONS_TABLES && root * root != c->n_positions)
         return lw_fail(LW_ERR_ARGUMENT, "model config: n_positions is %u, must be a square", c->n_positions);
     LW_RETURN_IF_FAILED(lw_check_number(at, "patches.mean_factor", (double)p->mean_factor, 0, 1e6));
@@ -138,7 +138,8 @@ lw_status lw_program_check(const lw_model_config* c) {
     LW_RETURN_IF_FAILED(check_pooled(&model, c));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, 1, 1000));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
-    LW_RETURN_IF_FAILED(lw_check_range(&model, "vocab_size", c->vocab_size, !lw_is_tower(c), lw_is_tower(c) ? 0 : 1 << 24));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(&model, "vocab_size", c->vocab_size, !lw_is_tower(c), lw_is_tower(c) ? 0 : 1 << 24));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "context_length", c->context_length, 1, 1 << 28));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_ropes", c->n_ropes, 0, LW_MAX_ROPES));
     if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))

@@ -83,8 +83,8 @@ bool lw_is_of_dense(lw_role role) {
 
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
-           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) || (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) ||
-           role == LW_CLAMPS;
+           (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
+           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS;
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -117,15 +117,10 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 }
 
 // Roles in the order in which a step reads the tensors: before the layers, in each layer, after the layers.
-static const lw_role first_roles[] = {LW_TOKEN_EMBEDDING,
-                                      LW_PATCHES,
-                                      LW_PATCHES_BIAS,
-                                      LW_TOKEN_TYPE_EMBEDDING,
-                                      LW_POSITION_EMBEDDING,
-                                      LW_PATCHES_NORM,
-                                      LW_PER_LAYER_EMBEDDING,
-                                      LW_PER_LAYER_PROJECTION,
-                                      LW_PER_LAYER_NORM};
+static const lw_role first_roles[] = {
+    LW_TOKEN_EMBEDDING,    LW_PATCHES,      LW_PATCHES_BIAS,        LW_TOKEN_TYPE_EMBEDDING,
+    LW_POSITION_EMBEDDING, LW_PATCHES_NORM, LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION,
+    LW_PER_LAYER_NORM};
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
@@ -196,8 +191,8 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
-static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS, LW_MEAN_SHIFT, LW_MEAN_SCALE,
-                                     LW_OUTPUT};
+static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS,
+                                     LW_MEAN_SHIFT,  LW_MEAN_SCALE,  LW_OUTPUT};
 static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_BIAS, LW_DENSE, LW_DENSE_BIAS,
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
@@ -234,7 +229,7 @@ lw_status lw_program_tensors(const lw_model_config* config, lw_program_tensor* o
             add(&list, layer_roles[i], layer, layer_tensor(config, &config->layers[layer], layer_roles[i]));
     for (size_t i = 0; i < COUNT(last_roles); ++i) add(&list, last_roles[i], 0, model_tensor(config, last_roles[i]));
     for (uint32_t head = 0; head < config->n_dense; ++head) {
-        const uint32_t inputs = 
+        const uint32_t inputs =
             lw_dense_begins(config, head) ? lw_pooled_size(config) : config->dense[head - 1].outputs;
         for (size_t i = 0; i < COUNT(dense_roles); ++i)
             add(&list, dense_roles[i], head,

@@ -1,5 +1,5 @@
-// Layers of towers whose matrices clamp what they read and what they make (lw_layer_config.clamps). Matrices that read the
-// same rows clamp them in ways of their own, so each product has its inputs and their codes to itself.
+// Layers of towers whose matrices clamp what they read and what they make (lw_layer_config.clamps). Matrices that read
+// the same rows clamp them in ways of their own, so each product has its inputs and their codes to itself.
 #include "kinds/attend.h"
 #include "step/run.h"
 

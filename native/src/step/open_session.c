@@ -172,7 +172,8 @@ static lw_status check_config(const lw_session_config* c, const lw_model_config*
     const bool pooled = model->pooled != 0, tower = lw_is_tower(model);
     if (c->n_threads < 1 || c->n_threads > LW_MAX_THREADS)
         return lw_fail(LW_ERR_ARGUMENT, "session: %u threads, must be 1 to %d", c->n_threads, LW_MAX_THREADS);
-    if (c->n_blocks < 1 && (!pooled || tower)) return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
+    if (c->n_blocks < 1 && (!pooled || tower))
+        return lw_fail(LW_ERR_ARGUMENT, "session: n_blocks is 0, must be at least 1");
     if (c->max_batch_tokens < 1 || c->max_batch_tokens > 65536)
         return lw_fail(LW_ERR_ARGUMENT, "session: max_batch_tokens is %u, must be 1 to 65536", c->max_batch_tokens);
     if (c->max_batch_logits < 1 || c->max_batch_logits > c->max_batch_tokens)

@@ -129,8 +129,8 @@ static void normalize_inputs(lw_worker* w, const lw_dense* dense, float* values)
     lw_end_phase(w, LW_OP_HEAD);
 }
 
-// Runs the heads of group `group` on values in one of the pooled buffers. Their result goes to `out`, or if that is NULL to
-// a pooled buffer. Returns where it is.
+// Runs the heads of group `group` on values in one of the pooled buffers. Their result goes to `out`, or if that is
+// NULL to a pooled buffer. Returns where it is.
 static float* run_group(lw_worker* w, uint32_t group, float* values, float* out) {
     const uint32_t n = lw_dense_group(w->c);
     for (uint32_t i = 0; i < n; ++i) {
@@ -146,7 +146,7 @@ static float* run_group(lw_worker* w, uint32_t group, float* values, float* out)
 
 // A phase: puts the results of a group among the parts of the picture's rows.
 static void put_part(lw_worker* w, uint32_t group, const float* values) {
-    const size_t n = lw_dense_inputs(w->model, w->c->n_dense), stride = lw_model_dims(w->model);
+    const size_t n = lw_dense_inputs(w->model, w->c->n_dense), stride = (1 + w->c->patches.n_taps) * n;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         memcpy(w->step->logits + row * stride + group * n, values + row * n, n * sizeof(float));

@@ -26,8 +26,7 @@ static void read_patch(const lw_worker* w, const uint8_t* pixels, float* out) {
     const size_t inputs = lw_patch_inputs(w->c);
     for (size_t colour = 0; colour < 3; ++colour)
         for (size_t y = 0; y < side; ++y)
-            for (size_t x = 0; x < side; ++x)
-                *out++ = w->s->seeing.values[colour][pixels[y * stride + 3 * x + colour]];
+            for (size_t x = 0; x < side; ++x) *out++ = w->s->seeing.values[colour][pixels[y * stride + 3 * x + colour]];
     for (size_t i = 3 * side * side; i < inputs; ++i) *out++ = 0;
 }
 
@@ -203,8 +202,7 @@ static lw_status run_unit(lw_session* s) {
 }
 
 static lw_status check_tower(const char* what, const lw_session* s, const void* one, const void* other) {
-    if (s == NULL || one == NULL || other == NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "%s: no argument may be NULL", what);
+    if (s == NULL || one == NULL || other == NULL) return lw_fail(LW_ERR_ARGUMENT, "%s: no argument may be NULL", what);
     if (!lw_is_tower(&s->model->config))
         return lw_fail(LW_ERR_ARGUMENT, "%s: the session's model reads tokens, must be a tower", what);
     return LW_OK;

@@ -25,7 +25,14 @@ from lanewise.loading.files.rearranging import Rows
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
 from lanewise.loading.towers.tensors import TowerTensors
-from lanewise.loading.towers.tower import TextFacts, Tower, TowerFile, padded, seeing_ahead
+from lanewise.loading.towers.tower import (
+    TextFacts,
+    Tower,
+    TowerFile,
+    padded,
+    seeing_ahead,
+    theta_of,
+)
 
 THETA, MERGE, EPS = 100.0, 3, 1e-6
 HALVES = (0.5, 0.5, 0.5)  # its code does 2 x - 1
@@ -102,7 +109,7 @@ def program(file: TowerFile) -> ModelConfig:
         context_length=MOST_PATCHES,
         rms_norm_eps=eps,
         tied_embeddings=True,
-        ropes=(turned(head_dim, theta_of(file)),),
+        ropes=(turned(head_dim, theta_of(file, THETA)),),
         layers=(layer,) * n_layers,
         pooling=Pooling("none", dense=dense),
         learned_positions=True,
@@ -138,17 +145,6 @@ def positions_of(file: TowerFile) -> int:
         return file.integer("position_embedding_size")
     table = file.tensors.get("v.position_embd.weight")
     return table.shape[1] if table is not None and len(table.shape) == 3 else 1
-
-
-def theta_of(file: TowerFile) -> float:
-    """Return the base of the angles."""
-    rope = file.meant("rope_parameters")
-    if not isinstance(rope, Mapping):
-        return THETA
-    value = rope.get("rope_theta", THETA)
-    if type(value) not in (int, float) or not value >= 1:
-        raise file.fail("rope_parameters", "a rope_theta of 1 or more")
-    return float(value)
 
 
 def turned(head_dim: int, theta: float) -> Rope:

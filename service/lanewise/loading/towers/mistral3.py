@@ -19,7 +19,7 @@ from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
 from lanewise.loading.towers.tensors import TowerTensors
-from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded
+from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded, theta_of
 
 EPS, THETA = 1e-5, 10000.0
 HF_LAYER = {
@@ -73,7 +73,7 @@ def program(file: TowerFile) -> ModelConfig:
         context_length=MOST_PATCHES,
         rms_norm_eps=round_to_f32(EPS),
         tied_embeddings=True,
-        ropes=(turned(head_dim, theta_of(file)),),
+        ropes=(turned(head_dim, theta_of(file, THETA)),),
         layers=(Layer(check_heads(attention, file.source), ffn),) * n_layers,
         pooling=Pooling("none", dense=dense),
         patches=Patches(
@@ -89,16 +89,6 @@ def activation_of(file: TowerFile) -> str:
     """Return the gate's activation; mmproj files call the exact GELU by the name of all."""
     name = file.text("hidden_act", default="gelu")
     return "gelu" if file.is_gguf and name != "silu" else curve(file, "hidden_act", "gelu")
-
-
-def theta_of(file: TowerFile) -> float:
-    """Return the base of the angles."""
-    for name in ("rope_parameters", "rope_theta"):
-        value = file.raw(name)
-        value = value.get("rope_theta") if isinstance(value, dict) else value
-        if type(value) in (int, float) and value >= 1:
-            return float(value)
-    return THETA
 
 
 def turned(head_dim: int, theta: float) -> Rope:

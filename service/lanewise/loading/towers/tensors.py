@@ -53,12 +53,13 @@ class TowerTensors(Rearranged):
     def gather(self, names: Sequence[str], to: str) -> None:
         """Make a float32 vector of one-value tensors; infinity becomes the largest value."""
         parts = [self.out.pop(name) for name in names if name in self.out]
-        odd = any(part.type not in VECTOR_TYPES or prod(part.shape) != 1 for part in parts)
-        if not parts or len(parts) < len(names) or odd:
+        kinds = [TensorType(part.type) for part in parts if part.type in VECTOR_TYPES]
+        are_single = all(prod(part.shape) == 1 for part in parts)
+        if not parts or len(kinds) < len(names) or not are_single:
             return  # the binding reports that the vector is missing
 
         def make() -> memoryview:
-            values = [to_f32(part.view(), TensorType(part.type)) for part in parts]
+            values = [to_f32(part.view(), kind) for part, kind in zip(parts, kinds, strict=True)]
             most = np.finfo(np.float32).max
             made: Floats = np.clip(np.concatenate(values), -most, most)
             return made.view(np.uint8).data.cast("B")

@@ -47,7 +47,7 @@ CLIP_KEYS: Mapping[str, str] = {
 class TowerFile(Fields):
     """The fields of a tower in either kind of file, under the names of a vision_config.
 
-    Those of a directory are its vision_config, with ``scale_factor`` and the like of the config
+    In a directory they are its vision_config, with ``scale_factor`` and the like of the config
     around it, ``image_mean`` and ``image_std`` of its preprocessor, and ``text_width``.
     """
 
@@ -131,6 +131,14 @@ class Tower:
 def padded(size: int) -> int:
     """Return a size rounded up to whole groups."""
     return -(-size // GROUP) * GROUP
+
+
+def theta_of(file: TowerFile, default: float) -> float:
+    """Return the base of RoPE's angles."""
+    rope = file.meant("rope_parameters")
+    settings = Fields(rope if isinstance(rope, Mapping) else file.values, file.source)
+    file.ignore("rope_theta")
+    return settings.number("rope_theta", default=default)
 
 
 def seeing_ahead(config: ModelConfig, windowed_only: bool = False) -> ModelConfig:
