@@ -95,6 +95,12 @@ SEEING = {
         _template("<|vision_start|><|image_pad|><|vision_end|>"),
         255,
     ),
+    "gemma4": Seeing(
+        {IMAGE: "<|image|>", 251: "<|image>", 252: "<image|>", 255: "<eos>"},
+        {"max_soft_tokens": 70, "patch_size": 4, "pooling_kernel_size": 3},
+        _template("<|image|>"),
+        255,
+    ),
     "lfm2_vl": Seeing(
         {
             IMAGE: "<image>",
@@ -115,6 +121,9 @@ SEEING = {
         255,
     ),
 }
+
+SEEING["gemma4_large"] = SEEING["gemma4"]
+SEEING["qwen3_vl"] = SEEING["qwen3_5"]
 
 
 def tokenizer(family: str = "idefics3") -> Tokenizer:

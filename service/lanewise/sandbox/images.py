@@ -89,7 +89,9 @@ def _views(found: Mapping[str, Any]) -> list[Seen]:
     raw, first = memoryview(found["raw"]), 0
     views = []
     for shape, digest in zip(shapes, found["digests"], strict=True):
-        end = first + 3 * shape[0] * shape[1]
-        views.append(Seen(*shape, bytes.fromhex(digest), raw[first:end]))
+        width, height, n_tokens, lines = shape
+        end = first + 3 * width * height
+        made = bytes.fromhex(digest)
+        views.append(Seen(width, height, n_tokens, lines, made, raw[first:end]))
         first = end
     return views

@@ -25,7 +25,7 @@ def make_eyes(
     if vision is None:
         return None
     if importlib.util.find_spec("PIL") is None:
-        logger.warning("images are refused: Pillow is not installed; pip install lanewise[vision]")
+        logger.warning("images are refused: Pillow is not installed (extra `vision`)")
         return None
     token = vision.image_token_id
     if token is None or not tokenizer.is_special(token):

@@ -50,7 +50,8 @@ def make_engine(
     cache = plan_cache(settings, model, draft, limit, adapters)
     config = engine_config(settings, model, tokenizer, threads, cache, limit)
     if sees and model.vision is not None:
-        rules = PictureRules(model.vision.n_axes, see_ahead=model.vision.both_ways != "none")
+        vision = model.vision
+        rules = PictureRules(vision.n_axes, vision.both_ways != "none", vision.row_token_id)
         config = replace(config, pictures=rules)
     session = Session(
         model,

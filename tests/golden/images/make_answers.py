@@ -9,7 +9,6 @@ another order do not change the answer.
 import json
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +75,28 @@ def other_inputs(family: str, pictures: Pictures) -> tuple[str, dict[str, torch.
     return "".join(texts), inputs_of(family, [np.ascontiguousarray(part) for part in parts])
 
 
-def lfm2_vl_inputs(pictures: Pictures) -> tuple[str, dict[str, torch.Tensor]]:
-    """The same of LFM2-VL with our pixels: its processor needs torchvision, and differs by one."""
-    facts = {"family": "lfm2_vl", "patch_size": 4, "merge": 2}
-    family = family_of(facts | {"preprocessor": SEEING["lfm2_vl"].preprocessor}, "<image>")
-    reader, text, parts = ImageReader(family, b"", 1 << 20), "", []
+def our_inputs(family: str, pictures: Pictures) -> tuple[str, dict[str, torch.Tensor]]:
+    """The same with our pixels, which are compared with those of transformers by themselves.
+
+    LFM2-VL's processor needs torchvision, and differs by one.
+    """
+    vision, mark = CASES[family]["vision_config"], SEEING[family].names[IMAGE]
+    facts = {"family": family.removesuffix("_large"), "patch_size": vision["patch_size"]}
+    facts |= {"merge": 3 if "gemma4" in family else 2}
+    made = family_of(facts | {"preprocessor": SEEING[family].preprocessor}, mark)
+    reader, text, parts = ImageReader(made, b"", 1 << 20), "", []
     for width, height, seed in pictures:
         data = encoded(picture(width, height, seed), "BMP")
         found, first = reader.read(data, "auto", wants_pixels=True), 0
-        one = found["text"].split("<image>")
+        one = found["alone"].split(mark)
         for wide, high, n_tokens, _ in found["views"]:
             end = first + 3 * wide * high
             pixels = np.frombuffer(found["raw"][first:end], np.uint8)
             parts.append(pixels.reshape(high, wide, 3))
-            one[0] += "<image>" * n_tokens + one.pop(1)
+            one[0] += mark * n_tokens + one.pop(1)
             first = end
         text += one[0]
-    return text, inputs_of("lfm2_vl", parts)
+    return text, inputs_of(family, parts)
 
 
 def answer(family: str, model: Any, pictures: Pictures, asked: str) -> dict[str, Any]:
@@ -101,8 +105,8 @@ def answer(family: str, model: Any, pictures: Pictures, asked: str) -> dict[str,
         images, inputs = idefics3_inputs(pictures)
         text = f"<|im_start|>User:{images}{asked}<end_of_utterance>\nAssistant:"
     else:
-        make = lfm2_vl_inputs if family == "lfm2_vl" else partial(other_inputs, family)
-        images, inputs = make(pictures)
+        make = other_inputs if family in MAKERS else our_inputs
+        images, inputs = make(family, pictures)
         text = f"user:{images}{asked}\nassistant:"
     ids = tokenizer(family).encode(text, add_special_tokens=False).ids
     drawn: list[int] = []

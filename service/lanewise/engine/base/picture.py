@@ -33,6 +33,7 @@ class PictureRules:
 
     n_axes: int = 1  # positions of a token
     see_ahead: bool = False  # tokens of a picture see all of it: they are in one step
+    token: int | None = None  # that the library wants in the place of a row; None: any will do
 
 
 NO_RULES = PictureRules()

@@ -135,7 +135,7 @@ class Sight:
         self._metrics.image_views["computed"].inc()
         self._metrics.image_tokens.inc(picture.n_tokens)
         self._keep(self._key(sequence, number), rows)
-        # Others of its pictures may be the same one.
+        # Its other pictures may be the same one.
         key = self._key(sequence, number)
         for same in [one for one in self._missing if self._key(sequence, one) == key]:
             sequence.rows[same] = rows

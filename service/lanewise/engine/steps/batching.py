@@ -59,6 +59,9 @@ def make_batch(
             logit_rows.append(len(token_ids) - 1)
             draws.append(sampler.draw(tokens, sequence.n_pending))
         query_start.append(len(token_ids))
+    if pictures.token is not None:
+        for place, array in rows:
+            token_ids[place : place + len(array)] = [pictures.token] * len(array)
     batch = Batch(
         token_ids=token_ids,
         query_start=query_start,

@@ -45,6 +45,10 @@ class Gemma4:
         """Rows between their marks."""
         return f"{START}{self.mark}{END}"
 
+    def alone(self, layout: Layout) -> str:
+        """The same: no template writes more."""
+        return self.text(layout)
+
     def _within(self, size: Size, most: int) -> Size:
         """The largest size of this shape with so many tokens at most; ImageError if it has none."""
         factor = math.sqrt(most * self.block**2 / (size[0] * size[1]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from lanewise.text.images.layouts import Detail, Family, ImageError, Size, View
 
@@ -67,7 +67,7 @@ class ImageReader:
             raise
         except MemoryError:
             raise
-        except Image.UnidentifiedImageError:
+        except UnidentifiedImageError:
             raise ImageError(
                 "invalid_image_format", f"no image of a known format; accepted: {ACCEPTED}"
             ) from None

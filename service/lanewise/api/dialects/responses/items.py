@@ -169,7 +169,7 @@ def _add_message(item: JsonItem, made: list[dict[str, Any]], place: str) -> None
     if role == "assistant":
         _turn(made, "content", "tool_calls")["content"] = text
     elif is_system and len(made) == 1 and made[0]["role"] in ("system", "developer"):
-        made[0]["content"] += "\n\n" + text
+        made[0]["content"] += f"\n\n{text}"
     else:
         made.append({"role": role, "content": text})
 
