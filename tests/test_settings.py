@@ -257,6 +257,8 @@ def test_variables_that_set_nothing_are_told_of():
         "LANEWISE_PORT_8000_TCP_ADDR": "10.0.0.1",
         "LANEWISE_SERVICE_HOST": "10.0.0.1",
         "LANEWISE_METRICS_SERVICE_PORT_HTTP": "8000",
+        "LANEWISE_REQUIRE": "native",
+        "LANEWISE_THOROUGH": "1",
         "OTHER": "1",
     }
     assert list(unknown_variables(environ)) == [

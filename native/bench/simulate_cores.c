@@ -3,6 +3,7 @@
 //
 // Usage: simulate_cores [--gmac N] [--gemv N] [--attention N] [--values N] [--bandwidth N] [--core N] [--line NS]
 //                       [--lost N] [--serial N] [--rows N] [--before 1] [--threads N] [--check LAYERS]
+//                       [--streams N] [--context N] [--weight N] [--value N]
 //     --gmac       int8 multiplications of a core, 10^9 a second (bench_kernels: gmac_s at 64 to 512 rows); default 100
 //     --gemv       the same with one row; default 47: 24.2 a cycle of a Neoverse V2 at 2.8 GHz, of which 0.7 are reached
 //     --attention  float multiplications of a core in attention, 10^9 a second (bench_attention); default 12
@@ -19,9 +20,12 @@
 //     --threads N  prints this number of threads only
 //     --check N    measures a model of N layers of the 1B shape on this machine at 1 and 2 threads. Then simulates it
 //                  with the speeds of its parts, taken from its profile at 1 thread.
+//     --streams N  prints instead what a decode step of N sequences takes, part by part, each behind --context tokens
+//                  (default 1024)
+//     --weight, --value  bytes of a weight of a layer and of a value in the cache; default 0.5625 (Q4_0) and 2
 // For prompts of --rows tokens, prints the efficiency: the time of one core divided by T times the time of T cores. For
 // decode of one sequence, behind 0, 1,024 and 8,192 tokens, prints the share of the time beyond reading weights and
-// cache at full bandwidth. Weights are Q4_0, the head Q6_K, the cache f16. Memory is equally far from every core, clocks
+// cache at full bandwidth. The head is Q6_K. Memory is equally far from every core, clocks
 // do not fall, and rows that other cores wrote are free.
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,25 +61,55 @@ static const virtual_model virtual_models[] = {
      6},
 };
 
-static void print_decode(const machine* m, const virtual_model* model, unsigned threads) {
+static void print_decode(const machine* m, workload w, unsigned threads) {
+    w.rows = 1;
     for (size_t i = 0; i < sizeof contexts / sizeof *contexts; ++i) {
-        double bytes;
-        const double ns = simulate(m, model, 1, contexts[i], threads, &bytes);
-        const double reading = bytes / reading_speed(m, m->core, threads);
+        costs parts;
+        w.context = contexts[i];
+        const double ns = simulate(m, &w, threads, &parts);
+        const double reading = parts.bytes / reading_speed(m, m->core, threads);
         printf("   decode at %zu %7.3f ms, beyond reading %4.1f %%", contexts[i], 1e-6 * ns, 100 * (ns - reading) / ns);
     }
     printf("\n");
 }
 
-static void print_scaling(const machine* m, const virtual_model* model, size_t rows, unsigned only) {
-    const double alone = simulate(m, model, rows, 0, 1, NULL);
+static void print_scaling(const machine* m, const workload* w, unsigned only) {
+    const double alone = simulate(m, w, 1, NULL);
     for (size_t i = 0; i < sizeof thread_counts / sizeof *thread_counts; ++i) {
         const unsigned n = thread_counts[i];
         if (only != 0 && n != only) continue;
-        const double prompt = simulate(m, model, rows, 0, n, NULL);
-        printf("%-12s %3u threads  prompt of %zu %9.2f ms, efficiency %5.1f %%", model->name, n, rows, 1e-6 * prompt,
-               100 * alone / (prompt * n));
-        print_decode(m, model, n);
+        const double prompt = simulate(m, w, n, NULL);
+        printf("%-12s %3u threads  prompt of %zu %9.2f ms, efficiency %5.1f %%", w->model->name, n, w->rows,
+               1e-6 * prompt, 100 * alone / (prompt * n));
+        print_decode(m, *w, n);
+    }
+}
+
+// A decode step of several sequences, and what of it is reading, computing, or neither.
+static void print_streams(const machine* m, const workload* w, unsigned only) {
+    const uniform_config* c = &w->model->config;
+    const double heads = (double)c->n_heads * c->head_dim;
+    const double layer = c->hidden_size * (2 * heads + 2.0 * c->n_kv_heads * c->head_dim + 3.0 * c->ffn_size);
+    const double macs = (double)w->streams * c->n_layers * layer;
+    const double head_macs = (double)w->streams * c->vocab_size * c->hidden_size;
+    for (size_t i = 0; i < sizeof thread_counts / sizeof *thread_counts; ++i) {
+        const unsigned n = thread_counts[i];
+        if (only != 0 && n != only) continue;
+        costs parts;
+        machine near = *m;
+        const double ns = simulate(m, w, n, &parts);
+        near.line = 0;
+        const double without = simulate(&near, w, n, NULL);
+        printf("%-12s %3u threads, %zu streams behind %zu tokens: %.2f ms, %.0f tokens/s\n", w->model->name, n,
+               w->streams, w->context, 1e-6 * ns, 1e9 * (double)w->streams / ns);
+        printf(
+            "    layers' products %.2f ms (computing alone %.2f), head %.2f (%.2f), attention %.2f, the rest %.2f; of "
+            "all this %.2f are lines between cores\n",
+            1e-6 * parts.products, 1e-6 * macs / (m->gmac * n), 1e-6 * parts.head,
+            1e-6 * head_macs * head_times / (m->gmac * n), 1e-6 * parts.attention, 1e-6 * parts.rest,
+            1e-6 * (ns - without));
+        printf("    weights and cache %.2f GB: reading them alone %.2f ms\n", 1e-9 * parts.bytes,
+               1e-6 * parts.bytes / reading_speed(m, m->core, n));
     }
 }
 
@@ -165,7 +199,9 @@ static void check_against_reality(machine m, uint32_t layers, uint32_t rows) {
             if (took < best[k]) best[k] = took;
         }
     for (unsigned k = 0; k < 2; ++k) {
-        const double simulated = simulate(&m, &(virtual_model){"", shape.config, 0}, rows, 0, k + 1, NULL);
+        const virtual_model model_of_shape = {"", shape.config, 0};
+        const workload w = {&model_of_shape, 1, rows, 0, 18.0 / 32, 2};
+        const double simulated = simulate(&m, &w, k + 1, NULL);
         printf(
             "%u layers, %u threads, prompt of %u: measured %.2f ms, simulated "
             "%.2f ms (%.2f)\n",
@@ -181,22 +217,23 @@ static void usage(void) {
     fprintf(stderr,
             "usage: simulate_cores [--gmac N] [--gemv N] [--attention N] [--values N] [--bandwidth N] [--core N]\n"
             "                      [--line NS] [--lost N] [--serial N] [--rows N] [--before 1] [--threads N]\n"
-            "                      [--check LAYERS]\n"
+            "                      [--check LAYERS] [--streams N] [--context N] [--weight N] [--value N]\n"
             "What each says and what is printed stands at the head of native/bench/simulate_cores.c.\n");
     exit(2);
 }
 
 int main(int argc, char** argv) {
     machine m = {.gmac = 100, .gemv = 47, .attention = 12, .values = 2, .bandwidth = 430, .core = 30, .line = 50};
-    double rows = 512, before = 0, layers = 0, threads = 0;
+    double rows = 512, before = 0, layers = 0, threads = 0, streams = 0, context = 1024, weight = 18.0 / 32, value = 2;
     const struct {
         const char* name;
         double* value;
-    } options[] = {{"--gmac", &m.gmac},     {"--gemv", &m.gemv},   {"--attention", &m.attention},
-                   {"--values", &m.values}, {"--core", &m.core},   {"--bandwidth", &m.bandwidth},
-                   {"--line", &m.line},     {"--lost", &m.lost},   {"--serial", &m.serial},
-                   {"--rows", &rows},       {"--before", &before}, {"--threads", &threads},
-                   {"--check", &layers}};
+    } options[] = {{"--gmac", &m.gmac},     {"--gemv", &m.gemv},     {"--attention", &m.attention},
+                   {"--values", &m.values}, {"--core", &m.core},     {"--bandwidth", &m.bandwidth},
+                   {"--line", &m.line},     {"--lost", &m.lost},     {"--serial", &m.serial},
+                   {"--rows", &rows},       {"--before", &before},   {"--threads", &threads},
+                   {"--check", &layers},    {"--streams", &streams}, {"--context", &context},
+                   {"--weight", &weight},   {"--value", &value}};
     for (int i = 1; i < argc; i += 2) {
         double* to = NULL;
         for (size_t k = 0; k < sizeof options / sizeof *options; ++k)
@@ -204,19 +241,27 @@ int main(int argc, char** argv) {
         if (to == NULL || i + 1 == argc || !((*to = strtod(argv[i + 1], NULL)) >= 0)) usage();
     }
     if (!(m.gmac > 0 && m.gemv > 0 && m.attention > 0 && m.values > 0 && m.core > 0 && m.bandwidth > 0 && rows >= 2 &&
-          rows <= 65536 && m.serial <= 1))
+          rows <= 65536 && m.serial <= 1 && streams <= 4096 && context <= 1048576 && weight > 0 && value > 0))
         usage();
     m.before = before != 0;
     if (layers > 0) {
         check_against_reality(m, (uint32_t)layers, (uint32_t)rows);
         return 0;
     }
+    virtual_model models[2 + sizeof virtual_models / sizeof *virtual_models];
     const char* const shapes[] = {"llama-1b", "llama-8b"};
-    for (size_t i = 0; i < 2; ++i) {
-        const virtual_model model = {shapes[i], bench_find_shape(shapes[i])->config, 0};
-        print_scaling(&m, &model, (size_t)rows, (unsigned)threads);
+    for (size_t i = 0; i < 2; ++i) models[i] = (virtual_model){shapes[i], bench_find_shape(shapes[i])->config, 0};
+    memcpy(models + 2, virtual_models, sizeof virtual_models);
+    for (size_t i = 0; i < sizeof models / sizeof *models; ++i) {
+        workload w = {&models[i], 1, (size_t)rows, 0, weight, value};
+        if (streams >= 1) {
+            w.streams = (size_t)streams;
+            w.rows = 1;
+            w.context = (size_t)context;
+            print_streams(&m, &w, (unsigned)threads);
+        } else {
+            print_scaling(&m, &w, (unsigned)threads);
+        }
     }
-    for (size_t i = 0; i < sizeof virtual_models / sizeof *virtual_models; ++i)
-        print_scaling(&m, &virtual_models[i], (size_t)rows, (unsigned)threads);
     return 0;
 }

@@ -14,11 +14,21 @@ typedef struct virtual_model {
     uint32_t full_every;
 } virtual_model;
 
+// What a step has to do: `rows` tokens of each of `streams` sequences, each behind `context` others.
+typedef struct workload {
+    const virtual_model* model;
+    size_t streams, rows, context;
+    double weight_bytes, value_bytes;  // of a weight of a layer, and of a value in the cache
+} workload;
+
 typedef struct attention_shape {
     const lw_tiling* tiling;
     const lw_attention_config* c;
-    size_t context;
+    const workload* load;
 } attention_shape;
+
+// Position of a row of the step in its sequence.
+static size_t position_of(const workload* w, size_t row) { return w->context + row % w->rows; }
 
 typedef struct virtual_attention {
     lw_session session;
@@ -41,14 +51,15 @@ static void take_attention(virtual_attention* v, lw_parts* parts, size_t rows) {
         own->layers[i].tiling.tiles = lw_take(parts, (rows + own->split_tiles) * sizeof(lw_tile));
 }
 
-static void open_attention(virtual_attention* v, const virtual_model* model, size_t rows, size_t context,
-                           unsigned threads) {
+static void open_attention(virtual_attention* v, const workload* w, unsigned threads) {
+    const virtual_model* model = w->model;
+    const size_t rows = w->streams * w->rows, length = w->rows + w->context;
     memset(v, 0, sizeof *v);
     lw_session* s = &v->session;
-    v->model.config.context_length = (uint32_t)(rows + context);
+    v->model.config.context_length = (uint32_t)length;
     s->model = &v->model;
     s->config =
-        (lw_session_config){.n_threads = threads, .n_blocks = (uint32_t)((rows + context) / LW_BLOCK_TOKENS + 1)};
+        (lw_session_config){.n_threads = threads, .n_blocks = (uint32_t)(w->streams * (length / LW_BLOCK_TOKENS + 1))};
     s->threads = threads;
     s->of_kind = v->of_kind;
     lw_attention_own* own = calloc(1, sizeof *own + 2 * sizeof own->layers[0]);
@@ -61,7 +72,7 @@ static void open_attention(virtual_attention* v, const virtual_model* model, siz
         if (i == 1) v->heads[i].window = 0;
         lw_tiling* tiling = &own->layers[i].tiling;
         *tiling = (lw_tiling){.window = v->heads[i].window, .heads = &v->heads[i]};
-        v->shapes[i] = (attention_shape){tiling, &v->heads[i], context};
+        v->shapes[i] = (attention_shape){tiling, &v->heads[i], w};
         lw_widen_splits(s, tiling);
         lw_widen_stages(s, tiling);
         lw_widen(&own->tile_jobs, model->config.n_heads);
@@ -71,9 +82,12 @@ static void open_attention(virtual_attention* v, const virtual_model* model, siz
     if (!lw_block_map(parts.used, &v->memory)) exit(2);
     parts = (lw_parts){.base = v->memory.data};
     take_attention(v, &parts, rows);
-    for (size_t i = 0; i < rows; ++i) s->b.position[i] = (uint32_t)(context + i);
-    const uint32_t start[] = {0, (uint32_t)rows};
-    lw_make_tiles(s, &(lw_batch){.n_seqs = 1, .query_start = start});
+    for (size_t i = 0; i < rows; ++i) s->b.position[i] = (uint32_t)position_of(w, i);
+    uint32_t* start = calloc(w->streams + 1, sizeof *start);
+    if (start == NULL) exit(2);
+    for (size_t i = 0; i <= w->streams; ++i) start[i] = (uint32_t)(i * w->rows);
+    lw_make_tiles(s, &(lw_batch){.n_seqs = (uint32_t)w->streams, .query_start = start});
+    free(start);
 }
 
 static void close_attention(virtual_attention* v) {
@@ -89,7 +103,7 @@ static const attention_shape* shape_of_layer(const virtual_attention* v, uint32_
 static double pairs_of(const attention_shape* a, const lw_tile* tile, lw_tokens among) {
     size_t pairs = 0;
     for (size_t i = 0; i < tile->n_tokens; ++i) {
-        lw_tokens seen = lw_attention_tokens(a->context + tile->first_row + i, 1, a->c->window, 0);
+        lw_tokens seen = lw_attention_tokens(position_of(a->load, tile->first_row) + i, 1, a->c->window, 0);
         if (seen.first < among.first) seen.first = among.first;
         if (seen.end > among.end) seen.end = among.end;
         pairs += seen.end > seen.first ? seen.end - seen.first : 0;
@@ -116,7 +130,7 @@ static double value_work(const phase* p, size_t item) {
     const attention_shape* a = p->attention;
     const size_t of_tile = a->tiling->jobs * lw_parts_of(a->tiling);
     const lw_tile* tile = &a->tiling->tiles[a->tiling->n - 1 - item / of_tile];
-    const size_t group = a->c->n_heads / a->c->n_kv_heads, position = a->context + tile->first_row;
+    const size_t group = a->c->n_heads / a->c->n_kv_heads, position = position_of(a->load, tile->first_row);
     lw_tokens tokens = {0, SIZE_MAX};
     if (tile->n_splits > 0) {
         const size_t first = lw_attention_splits(position, tile->n_tokens, a->c->window, 0).first + tile->split;
@@ -133,14 +147,11 @@ static double value_work(const phase* p, size_t item) {
     return work;
 }
 
-// Keys and values of one layer that a step reads, f16.
+// Keys and values of one layer that a step reads.
 static double cache_bytes(const uniform_config* c, const attention_shape* a) {
-    const lw_tile *first = a->tiling->tiles, *last = first;
-    for (size_t i = 0; i < a->tiling->n; ++i)
-        if (a->tiling->tiles[i].first_row > last->first_row) last = &a->tiling->tiles[i];
-    const size_t begin = lw_seen_first(a->context + first->first_row, a->c->window);
-    const size_t end = a->context + last->first_row + last->n_tokens;
-    return (double)(end - begin) * 4 * c->n_kv_heads * c->head_dim;
+    const workload* w = a->load;
+    const size_t tokens = w->context + w->rows - lw_seen_first(w->context, a->c->window);
+    return (double)(w->streams * tokens) * 2 * w->value_bytes * c->n_kv_heads * c->head_dim;
 }
 
 #endif

@@ -104,6 +104,7 @@ typedef struct phase {
     lw_cuts cuts;
     size_t rows, inputs;
     double bytes_per_weight, of_row;
+    double times;  // a weight takes so many times as long to multiply as those that `gmac` is about
     const struct attention_shape* attention;
 } phase;
 

@@ -9,7 +9,8 @@
 static double panel_work(const phase* p, size_t item) {
     const double weights = (double)LW_PANEL * (double)p->inputs;
     if (p->reads) return weights * p->bytes_per_weight;
-    return weights * (double)(lw_piece(p->cuts, p->rows, item % p->cuts.n).n + LW_DECODING_ROWS) / p->m->gmac;
+    const size_t rows = lw_piece(p->cuts, p->rows, item % p->cuts.n).n + LW_DECODING_ROWS;
+    return weights * (double)rows * p->times / p->m->gmac;
 }
 
 // Includes the activation of the panel's part of a segment. In the library, the thread that finishes the segment
@@ -24,15 +25,34 @@ static double row_work(const phase* p, size_t item) {
     return p->of_row / p->m->values;
 }
 
+// Nanoseconds of the parts of a step, and the bytes of weights and cache that it reads.
+typedef struct costs {
+    double products, head, attention, rest, bytes;
+} costs;
+
 typedef struct step {
     crew c;
     const uniform_config* config;
     size_t rows;
-    bool reads;  // few rows: weights come from memory
-    double bytes;
+    bool reads;  // one row: its products take as long as reading the weights
+    double layer_weight;
+    costs costs;
+    double counted;  // the time up to which costs are known
 } step;
 
-static void products(step* s, size_t outputs, size_t inputs, size_t rows, double bytes, bool gate_up) {
+// The time since the last call belongs to `*part`.
+static void charge(step* s, double* part) {
+    *part += s->c.at[0] - s->counted;
+    s->counted = s->c.at[0];
+}
+
+// Q6_K is the head's; its products run at two thirds of the speed of 4 and 8 bits (bench-arm).
+static const double head_weight = 210.0 / 256, head_times = 1.5;
+
+static void products(step* s, size_t outputs, size_t inputs, bool head, bool gate_up) {
+    const size_t rows = s->rows;
+    const double bytes = head ? head_weight : s->layer_weight;
+    charge(s, &s->costs.rest);
     const size_t panels = (outputs + LW_PANEL - 1) / LW_PANEL;
     phase p = {.by_share = true,
                .work = gate_up ? gate_up_work : panel_work,
@@ -41,13 +61,15 @@ static void products(step* s, size_t outputs, size_t inputs, size_t rows, double
                .c = s->config,
                .rows = rows,
                .inputs = inputs,
-               .bytes_per_weight = bytes};
+               .bytes_per_weight = bytes,
+               .times = head ? head_times : 1};
     p.cuts = s->c.m->before ? (lw_cuts){1, rows} : lw_cut_rows(rows, panels, s->c.n);
     p.items = panels * p.cuts.n;
-    s->bytes += p.reads ? (double)(panels * LW_PANEL * inputs) * bytes : 0;
-    const double begin = s->c.at[0];
+    const double read = (double)(panels * LW_PANEL * inputs) * bytes, begin = s->c.at[0];
+    s->costs.bytes += read;
     run_phase(&s->c, &p);
-    if (!p.reads) wait_for_memory(&s->c, begin, (double)(panels * LW_PANEL * inputs) * bytes);
+    if (!p.reads) wait_for_memory(&s->c, begin, read);
+    charge(s, head ? &s->costs.head : &s->costs.products);
 }
 
 static void rows_phase(step* s, double values) {
@@ -58,6 +80,7 @@ static void rows_phase(step* s, double values) {
 
 // Attention of a layer: the scores first, if the library computes it in stages.
 static void attention_phases(step* s, const attention_shape* a) {
+    charge(s, &s->costs.rest);
     const double begin = s->c.at[0];
     phase p = {.m = s->c.m, .c = s->config, .rows = s->rows, .attention = a};
     if (a->tiling->stages.n_pieces > 0) {
@@ -70,8 +93,9 @@ static void attention_phases(step* s, const attention_shape* a) {
     p.work = value_work;
     run_phase(&s->c, &p);
     const double bytes = cache_bytes(s->config, a);
-    s->bytes += bytes;
+    s->costs.bytes += bytes;
     wait_for_memory(&s->c, begin, bytes);
+    charge(s, &s->costs.attention);
 }
 
 // With few rows every thread computes all norms itself, as in the library.
@@ -85,51 +109,51 @@ static void norm(step* s) {
 }
 
 // Runs a step; returns its nanoseconds.
-static double run_step(step* s, virtual_attention* attention) {
+static double run_step(step* s, virtual_attention* attention, bool one_stream) {
     const uniform_config* c = s->config;
-    const double q4 = 18.0 / 32, q6 = 210.0 / 256;
     const size_t q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    memset(s->c.at, 0, sizeof s->c.at);
-    s->bytes = 0;
     rows_phase(s, c->hidden_size);
     for (uint32_t layer = 0; layer < c->n_layers; ++layer) {
         norm(s);
-        products(s, q + 2 * kv, c->hidden_size, s->rows, q4, false);
+        products(s, q + 2 * kv, c->hidden_size, false, false);
         rows_phase(s, (double)(q + 2 * kv));
         attention_phases(s, shape_of_layer(attention, layer));
-        if (layer + 1 == c->n_layers && s->rows > 1) {
-            s->rows = 1;
+        if (layer + 1 == c->n_layers && s->rows > 1 && one_stream) {
+            s->rows = 1;  // only the last row of a prompt is needed
             barrier(&s->c);
         }
         if (q / c->n_kv_heads % LW_SEGMENT != 0) rows_phase(s, (double)q);
-        products(s, c->hidden_size, q, s->rows, q4, false);
+        products(s, c->hidden_size, q, false, false);
         norm(s);
-        products(s, 2 * (size_t)c->ffn_size, c->hidden_size, s->rows, q4, true);
-        products(s, c->hidden_size, c->ffn_size, s->rows, q4, false);
+        products(s, 2 * (size_t)c->ffn_size, c->hidden_size, false, true);
+        products(s, c->hidden_size, c->ffn_size, false, false);
     }
     norm(s);
-    products(s, c->vocab_size, c->hidden_size, s->rows, q6, false);
+    products(s, c->vocab_size, c->hidden_size, true, false);
     return s->c.at[0];
 }
 
-// A step of `rows` tokens of one sequence behind `context` others, on machines without interruptions.
-static double simulate_alone(const machine* m, const virtual_model* model, size_t rows, size_t context,
-                             unsigned threads, double* bytes) {
+// On machines without interruptions.
+static double simulate_alone(const machine* m, const workload* w, unsigned threads, costs* out) {
     static step s;
-    s = (step){.c = {.m = m, .n = threads}, .config = &model->config, .rows = rows, .reads = rows == 1};
+    const size_t rows = w->streams * w->rows;
+    s = (step){.c = {.m = m, .n = threads},
+               .config = &w->model->config,
+               .rows = rows,
+               .reads = rows == 1,
+               .layer_weight = w->weight_bytes};
     virtual_attention attention;
-    open_attention(&attention, model, rows, context, threads);
-    const double ns = run_step(&s, &attention);
+    open_attention(&attention, w, threads);
+    const double ns = run_step(&s, &attention, w->streams == 1);
     close_attention(&attention);
-    if (bytes != NULL) *bytes = s.bytes;
+    if (out != NULL) *out = s.costs;
     return ns;
 }
 
 // Threads meet so often that every interruption of one holds all of them.
-static double simulate(const machine* m, const virtual_model* model, size_t rows, size_t context, unsigned threads,
-                       double* bytes) {
-    double ns = simulate_alone(m, model, rows, context, threads, bytes);
-    if (m->serial > 0) ns = (1 - m->serial) * ns + m->serial * simulate_alone(m, model, rows, context, 1, NULL);
+static double simulate(const machine* m, const workload* w, unsigned threads, costs* out) {
+    double ns = simulate_alone(m, w, threads, out);
+    if (m->serial > 0) ns = (1 - m->serial) * ns + m->serial * simulate_alone(m, w, 1, NULL);
     return ns * (1 + m->lost * threads);
 }
 

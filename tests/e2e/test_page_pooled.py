@@ -37,7 +37,7 @@ def test_texts_are_compared_and_the_nearest_comes_first(browser, embedder):
         data = httpx.post(f"{embedder}/v1/score", json=body).json()["data"]
         want = sorted(((one["score"], TEXTS[one["index"]]) for one in data), reverse=True)
         assert shown == [[f"{score:.4f}", text] for score, text in want]
-        assert shown[0] == ["1.0000", QUERY]
+        assert len({score for score, _ in want}) == len(TEXTS)
         assert seen.barriers() == []
 
 

@@ -20,6 +20,12 @@ GRAVITON3 = ("--gmac", "82", "--gemv", "1000", "--core", "15.6", "--bandwidth", 
 SERIAL = ("--serial", "0.02")
 WITHIN = 0.15
 LINE = re.compile(r"(\S+) +(\d+) threads +prompt of 512 +([\d.]+) ms.*?decode at 0 +([\d.]+) ms")
+STREAMS = re.compile(
+    r"(\S+) +96 threads, (\d+) streams behind 1024 tokens: ([\d.]+) ms.*\n"
+    r" +layers' products ([\d.]+) ms \(computing alone ([\d.]+)\), head ([\d.]+) \([\d.]+\), "
+    r"attention ([\d.]+), the rest ([\d.]+);.*\n"
+    r" +weights and cache [\d.]+ GB: reading them alone ([\d.]+) ms"
+)
 CONTEXTS = re.compile(r"decode at (\d+) +([\d.]+) ms")
 
 
@@ -49,3 +55,19 @@ def test_one_sequence_has_attention_for_all_cores():
     for decode_ms in models:
         # Before attention had stages, 1,024 tokens made steps up to 2.5 times as long.
         assert float(decode_ms["1024"]) < 1.2 * float(decode_ms["0"])
+
+
+def test_a_step_of_many_sequences_is_the_sum_of_its_parts_and_no_faster_than_its_bounds():
+    took = {}
+    for n in (24, 96):
+        found = STREAMS.findall("\n".join(simulated("--threads", "96", "--streams", str(n))))
+        assert len(found) == 4
+        for name, streams, *figures in found:
+            whole, products, computing, head, attention, rest, reading = map(float, figures)
+            assert int(streams) == n
+            assert products + head + attention + rest == pytest.approx(whole, rel=0.01)
+            assert products >= computing
+            assert whole >= reading
+            took[name, n] = whole
+    for name in ("llama-1b", "llama-8b"):
+        assert took[name, 24] < took[name, 96] < 4 * took[name, 24]

@@ -3,6 +3,7 @@
 import json
 import random
 import unicodedata
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -46,17 +47,36 @@ def random_texts(count: int, seed: int) -> list[str]:
     return texts
 
 
+def _pieces(tokenizer: Tokenizer, size: int) -> list[str]:
+    """Characters, the text's words and their most frequent parts, always the same.
+
+    The library's trainer numbers pieces in an order that differs from process to process.
+    """
+    text = tokenizer.normalizer.normalize_str(TEXT)
+    words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    parts = Counter(
+        ("##" if begin else "") + word[begin:end]
+        for word in words
+        for begin in range(len(word))
+        for end in range(begin + 1, len(word) + 1)
+    )
+    single = [part for part in parts if len(part.removeprefix("##")) == 1]
+    whole = sorted(set(words) - set(single))
+    frequent = sorted(parts.keys() - {*single, *whole}, key=lambda part: (-parts[part], part))
+    return [*sorted(single), *whole, *frequent][:size]
+
+
 @cache
 def word_piece(lower: bool = True, size: int = 400) -> Tokenizer:
     """As bert-base's tokenizer.json, with a vocabulary of a few hundred."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=special, show_progress=False, limit_alphabet=size // 4
-    )
-    tokenizer.train_from_iterator([TEXT] * 3 + WORDS, trainer)
+    pieces = [*special, *_pieces(tokenizer, size - len(special))]
+    numbered = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer.model = WordPiece(numbered, unk_token="[UNK]")
+    tokenizer.add_special_tokens(special)
     ids = [(text, tokenizer.token_to_id(text)) for text in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = TemplateProcessing(
         "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids
@@ -78,6 +98,11 @@ def unigram() -> Tokenizer:
         vocab_size=220, special_tokens=special, unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator([TEXT] * 3 + WORDS, trainer)
+    # The trainer's sums, and with them the order of pieces, differ from process to process.
+    trained = json.loads(tokenizer.to_str())["model"]["vocab"][len(special) :]
+    scores = sorted((-round(score, 3), piece) for piece, score in trained)
+    pieces = [(piece, 0.0) for piece in special] + [(piece, -score) for score, piece in scores]
+    tokenizer.model = Unigram(pieces, unk_id=special.index("<unk>"))
     ids = [(text, tokenizer.token_to_id(text)) for text in ("<s>", "</s>")]
     tokenizer.post_processor = TemplateProcessing("<s> $A </s>", "<s> $A </s> </s> $B </s>", ids)
     tokenizer.decoder = decoders.Metaspace()

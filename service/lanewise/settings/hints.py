@@ -81,7 +81,7 @@ NOTHING_TO_SET = {
     "enforce_eager": "there is no other way here",
 }
 # Variables of the project that are no settings, and those that Kubernetes sets for its Services.
-NO_SETTINGS = {"config", "require", "library", "qemu", "arm_tools"}
+NO_SETTINGS = {"config", "require", "thorough", "library", "qemu", "arm_tools"}
 OF_KUBERNETES = re.compile(
     r"(?:\w+_)?(?:SERVICE_(?:HOST|PORT(?:_\w+)?)|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
 )
