@@ -63,6 +63,7 @@ PYTHON = {
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},
+    "spare": {"cli"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "server", "told"},
 }
 # What the quantizer's parts may import: its own, and parts or modules of lanewise. All that is in

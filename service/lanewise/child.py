@@ -15,6 +15,8 @@ FIRST_TO_GO = "300"
 def main(arguments: list[str]) -> None:
     """Become ``lanewise`` with all arguments but the first, which is the parent's process id.
 
+    Without any it becomes a server that waits for them (``lanewise.spare``).
+
     A program of its own: what a process with many threads may do between fork and exec is little.
     """
     parent, *command = arguments
@@ -23,7 +25,8 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)
     with suppress(OSError):  # a system without it
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
-    os.execv(sys.executable, [sys.executable, "-m", "lanewise", *command])
+    module = "lanewise" if command else "lanewise.spare"
+    os.execv(sys.executable, [sys.executable, "-m", module, *command])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TextIO
 
 from lanewise import __version__
@@ -282,8 +283,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(unknown_flags(command.settings, others))
     for sentence in unknown_variables(os.environ):
         print(f"lanewise: warning: {sentence}", file=sys.stderr)
-    # pydantic would search all installed packages for plugins at every start.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config = flags.pop("config")
     positional = flags.pop("positional_model", None)
     several = flags.pop("positional_models", [])
@@ -296,9 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if several:
             flags["models"] = [*several, *flags.get("models", [])]
         settings, sources = resolve_with_sources(command.settings, flags, os.environ, config)
-        _set_up_blas(_threads_of(settings) if command.multiplies else 1)
-        with garbage_left_alone():
-            module = importlib.import_module(command.module)
+        module = get_ready(name, _threads_of(settings) if command.multiplies else 1)
         extra = (sources,) if command.shows_sources else ()
         return module.run(settings, *extra) or 0
     except SettingsError as error:
@@ -359,6 +356,15 @@ def _check_command(parser: argparse.ArgumentParser, arguments: Sequence[str]) ->
 def _threads_of(settings: SourceSettings) -> int:
     asked = settings.threads if isinstance(settings, ComputeSettings) else None
     return asked or default_threads().threads
+
+
+def get_ready(name: str, threads: int = 1) -> ModuleType:
+    """Import what a command needs, and set before what libraries read then."""
+    # pydantic would search all installed packages for plugins at every start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _set_up_blas(threads)
+    with garbage_left_alone():
+        return importlib.import_module(COMMANDS[name].module)
 
 
 def _set_up_blas(threads: int) -> None:

@@ -34,6 +34,12 @@ class QuickLauncher:
     async def plan(self, entry, budget):
         return 1, {}
 
+    async def prepare(self):
+        pass
+
+    async def close(self):
+        pass
+
     async def start(self, entry, settings):
         self.started.append(entry.name)
         return QuickChild()

@@ -18,7 +18,7 @@ import uvloop
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.router.entries import read_catalogue
 from lanewise.router.folder import socket_folder
-from lanewise.router.process import Launcher
+from lanewise.router.process import Launcher, spawned
 from lanewise.router.serve import route
 from lanewise.server.listener import bind
 from lanewise.settings import Settings, resolve_mapping
@@ -34,8 +34,11 @@ class ToyLauncher(Launcher):
         del budget
         return entry.memory or 1, {}
 
-    def command(self, config, address):
-        return [sys.executable, str(SUPPORT / "toy_child.py"), str(config), address]
+    async def prepare(self):
+        """Tests count processes."""
+
+    async def begin(self, config, address):
+        return await spawned([sys.executable, str(SUPPORT / "toy_child.py"), str(config), address])
 
 
 @dataclass

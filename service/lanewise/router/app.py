@@ -200,7 +200,7 @@ class Router:
         start = {"type": "http.response.start", "status": exchange.status, "headers": headers}
         await send(cast(Message, start))
         try:
-            async for some in exchange.pieces():
+            while some := await exchange.more():
                 await send({"type": "http.response.body", "body": some, "more_body": True})
         except ServerGoneError:
             # A whole answer that breaks off is not ended, so that no client thinks it is whole.

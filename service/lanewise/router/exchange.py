@@ -6,7 +6,7 @@ httptools parses the answers, as it parses what clients send; the decision
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Iterable
 from typing import cast
 
 import httptools
@@ -37,7 +37,7 @@ class Exchange(asyncio.Protocol):
         self._pieces: deque[bytes] = deque()
         self._unread = 0
         self._is_paused = self._is_lost = False
-        self._news = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the one that waits for news
 
     # What the transport calls.
 
@@ -56,7 +56,7 @@ class Exchange(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed."""
         self._is_lost = True
-        self._news.set()
+        self._tell()
 
     # What the parser calls.
 
@@ -74,7 +74,7 @@ class Exchange(asyncio.Protocol):
         self._can_stay = self._parser.should_keep_alive() and not self._is_head
         if self._is_head:
             self.is_complete = True
-        self._news.set()
+        self._tell()
 
     def on_body(self, body: bytes) -> None:
         """Some bytes of it."""
@@ -83,13 +83,13 @@ class Exchange(asyncio.Protocol):
         if self._unread > MAX_UNREAD and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
-        self._news.set()
+        self._tell()
 
     def on_message_complete(self) -> None:
         """The answer ends, unless it was one of those heads."""
         if self.status:
             self.is_complete = True
-            self._news.set()
+            self._tell()
 
     # What requests call.
 
@@ -107,21 +107,21 @@ class Exchange(asyncio.Protocol):
         lines = [b"%b: %b\r\n" % field for field in fields if field[0] not in HOP_BY_HOP]
         head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode(), target, b"".join(lines))
         self._transport.writelines([head, body] if body else [head])
-        await self._until(lambda: bool(self.status))
+        while not self.status:
+            await self._wait()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The answer's bytes, as they come."""
-        while True:
-            while self._pieces:
-                some = self._pieces.popleft() if len(self._pieces) == 1 else self._all()
-                self._unread -= len(some)
-                if self._is_paused and self._unread <= MAX_UNREAD // 2 and not self._is_lost:
-                    self._is_paused = False
-                    self._transport.resume_reading()
-                yield some
+    async def more(self) -> bytes:
+        """The bytes of the answer that have come; none at its end."""
+        while not self._pieces:
             if self.is_complete:
-                return
-            await self._until(lambda: bool(self._pieces) or self.is_complete)
+                return b""
+            await self._wait()
+        some = self._pieces.popleft() if len(self._pieces) == 1 else self._all()
+        self._unread -= len(some)
+        if self._is_paused and self._unread <= MAX_UNREAD // 2 and not self._is_lost:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return some
 
     def close(self) -> None:
         """Let the server stop its work for the request."""
@@ -132,12 +132,16 @@ class Exchange(asyncio.Protocol):
         self._pieces.clear()
         return whole
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            if self._is_lost:
-                raise ServerGoneError("its connection was closed")
-            self._news.clear()
-            await self._news.wait()
+    def _tell(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        """Return when there is news; a future is cheaper than an event, and one waits at most."""
+        if self._is_lost:
+            raise ServerGoneError("its connection was closed")
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
 
 
 class Line:
@@ -191,7 +195,10 @@ class Line:
         """Status and body of what is small."""
         exchange = await self.ask("GET", target, [(b"host", b"localhost")])
         try:
-            return exchange.status, b"".join([some async for some in exchange.pieces()])
+            whole = []
+            while some := await exchange.more():
+                whole.append(some)
+            return exchange.status, b"".join(whole)
         finally:
             self.give_back(exchange)
 

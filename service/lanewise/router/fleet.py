@@ -168,6 +168,7 @@ class Fleet:
     def start(self) -> None:
         """Load what is pinned, and look after the rest."""
         self._spawn(self._look_after())
+        self._spawn(self._launcher.prepare())
         for slot in self.slots.values():
             if slot.entry.pinned:
                 self._spawn(self._keep(slot))
@@ -211,7 +212,9 @@ class Fleet:
         for task in (*self._tasks, *loading):
             task.cancel()
         await asyncio.gather(*self._tasks, *loading, return_exceptions=True)
-        await asyncio.gather(*(self.unload(slot) for slot in self.slots.values()))
+        await asyncio.gather(
+            self._launcher.close(), *(self.unload(slot) for slot in self.slots.values())
+        )
 
     async def _wait_for(self, slot: Slot, key: int) -> Child:
         most = self.catalogue.max_waiting
@@ -344,6 +347,7 @@ class Fleet:
         slot.child, slot.failure, slot.has_answered = child, "", False
         slot.used_at = slot.loaded_at = time.monotonic()
         slot.load_s = slot.loaded_at - began
+        self._spawn(self._launcher.prepare())
         logger.info("%s is loaded, %.2f s after its start", slot.entry.name, slot.load_s)
 
     async def _free_after(self, slot: Slot, child: Child) -> None:

@@ -7,7 +7,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,8 @@ class Launcher:
         self._logs = {"log_level": settings.log_level, "log_format": settings.log_format}
         self.drain_s = settings.drain_timeout_s
         self._started = 0
+        self._spare: asyncio.Task[Process] | None = None
+        self._is_closed = False
 
     async def plan(self, entry: Entry, budget: int) -> tuple[int, dict[str, object]]:
         """Bytes of the model's process, and settings that keep it there; LoadError if none can.
@@ -68,10 +71,39 @@ class Launcher:
         found = json.loads(told_of)
         return int(found["bytes"]), found["settings"]
 
-    def command(self, config: Path, address: str) -> list[str]:
-        """What starts a server with this file of settings that listens there."""
-        own = [sys.executable, "-m", "lanewise.child", str(os.getpid()), "serve"]
-        return [*own, "--config", str(config), "--host", address]
+    async def prepare(self) -> None:
+        """Have a process ready for the next load: imports take it longer than a packed model."""
+        if self._spare is None and not self._is_closed:
+            # Not awaited where it is seen: one is enough.
+            self._spare = asyncio.create_task(spawned(self._waiting, asyncio.subprocess.PIPE))
+            with suppress(OSError):  # the load will say it
+                await asyncio.shield(self._spare)
+
+    async def close(self) -> None:
+        """End the process that waits."""
+        self._is_closed = True
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            with suppress(OSError, ProcessLookupError):
+                process = await spare
+                process.kill()
+                await process.wait()
+
+    @property
+    def _waiting(self) -> list[str]:
+        return [sys.executable, "-m", "lanewise.child", str(os.getpid())]
+
+    async def begin(self, config: Path, address: str) -> Process:
+        """A server with this file of settings that will listen there."""
+        spare, self._spare = self._spare, None
+        process = None if spare is None else await spare
+        if process is None or process.returncode is not None:
+            process = await spawned(self._waiting, asyncio.subprocess.PIPE)
+        assert process.stdin is not None
+        arguments = ["serve", "--config", str(config), "--host", address]
+        process.stdin.write(json.dumps(arguments).encode() + b"\n")
+        process.stdin.close()
+        return process
 
     async def start(self, entry: Entry, more: Mapping[str, object]) -> "Child":
         """The process, which has begun to load."""
@@ -82,23 +114,26 @@ class Launcher:
         settings["served_model_name"] = [entry.name, *entry.aliases]
         config.touch(0o600)
         config.write_text(json.dumps(settings))  # JSON is YAML
-        process = await asyncio.create_subprocess_exec(
-            *self.command(config, f"unix:{socket}"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C is for the router, which drains first
-            limit=MAX_LINE,
-        )
+        process = await self.begin(config, f"unix:{socket}")
         return Child(entry.name, process, socket, config)
+
+
+async def spawned(command: Sequence[str], stdin: int = asyncio.subprocess.DEVNULL) -> Process:
+    """A process whose log can be read."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=stdin,
+        stderr=asyncio.subprocess.PIPE,
+        env=_environment(),
+        start_new_session=True,  # Ctrl-C is for the router, which drains first
+        limit=MAX_LINE,
+    )
 
 
 class Child:
     """A server that was started."""
 
-    def __init__(
-        self, name: str, process: asyncio.subprocess.Process, socket: Path, config: Path
-    ) -> None:
+    def __init__(self, name: str, process: Process, socket: Path, config: Path) -> None:
         self.name, self.pid = name, process.pid
         self.line = Line(str(socket))
         self._process, self._files = process, (socket, config)

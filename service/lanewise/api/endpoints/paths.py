@@ -24,7 +24,7 @@ class Paths:
         self._methods: dict[str, set[str]] = {}
         for endpoint in endpoints:
             self._methods.setdefault(endpoint.path, set()).add(endpoint.method)
-        # Those of which a part is a name.
+        # Paths of which a part is a name.
         self._patterns = [
             (compile_path(path)[0], methods)
             for path, methods in self._methods.items()
