@@ -55,6 +55,8 @@ def ask(golden: dict, **more: object) -> dict:
         "messages": messages_of(golden),
         "max_tokens": len(golden["tokens"]),
         "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 5,
         "extra_body": {"return_token_ids": True},
         **more,
     }
@@ -72,6 +74,9 @@ def test_answers_are_those_of_transformers(url, sdk, family):
     for golden, answer in zip(goldens, answers, strict=True):
         assert tokens_of(answer) == golden["tokens"]
         assert answer.usage.prompt_tokens == golden["n_prompt"]
+        first = answer.choices[0].logprobs.content[0]
+        found = [one.logprob for one in first.top_logprobs]
+        assert found == pytest.approx(golden["top"], abs=2e-3)
     # Other files of the same pixels: no tower runs for them, and most is in the prefix cache.
     n_computed = metric(url, VIEWS)
     events = sdk.chat.completions.create(
