@@ -35,7 +35,9 @@ def bytes_of_base64(text: str, most: int) -> bytes:
     """The bytes that base64 writes, of either alphabet, with or without white space and padding."""
     if text[: len(DATA)].lower() == DATA:
         return bytes_of_url(text, most)
-    text = SPACE.sub("", text).translate(URL_SAFE).rstrip("=")
+    text = SPACE.sub("", text).rstrip("=")
+    if "-" in text or "_" in text:
+        text = text.translate(URL_SAFE)
     _check_size(len(text) * 3 // 4, most)
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
