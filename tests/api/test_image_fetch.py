@@ -1,6 +1,7 @@
 """Images of URLs: allowed hosts alone, public addresses alone, bounded in size and time."""
 
 import asyncio
+import base64
 import contextlib
 import http.server
 import ipaddress
@@ -8,11 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from lanewise.api.shared.image_fetch import Address, Fetcher, Host, is_public
 from lanewise.text.images.layouts import ImageError
 from pictures import png
+from toy_server import toy_server
+from toy_tokenizer import toy_tokenizer
+from toy_tower import NAMES, ToyTower, toy_eyes
 
 LOOPBACK = ipaddress.ip_address("127.0.0.1")
 IMAGE = png(8, 8)
@@ -217,6 +222,26 @@ def test_what_does_not_come_as_it_should_is_refused(host, path, code, says):
     found = refusal(f"{host}{path}", Names("127.0.0.1"), host, timeout_s=0.3)
     assert found[0] == code
     assert says in found[1]
+
+
+def test_a_request_with_a_url_is_as_one_with_the_image(host, site):
+    token = toy_tokenizer(NAMES).encode("<image>", add_bos=False, parse_special=True)[0]
+    names = Names("127.0.0.1")
+    fetcher = Fetcher([Host.of(host)], 5, names, lambda address: address == LOOPBACK)
+    eyes = toy_eyes(token, fetcher)
+    with toy_server(more_special=NAMES, tower=ToyTower(), see=eyes) as server:
+
+        def ask(url: str) -> httpx.Response:
+            content = [{"type": "image_url", "image_url": {"url": url}}]
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 4}
+            return server.client.post("/v1/chat/completions", json=body | {"temperature": 0})
+
+        inside = "data:image/png;base64," + base64.b64encode(IMAGE).decode()
+        assert ask(f"{host}/image.png").json()["choices"] == ask(inside).json()["choices"]
+        error = ask(f"{host}/to?http://169.254.169.254/").json()["error"]
+        assert error["code"] == "invalid_image_url"
+        assert error["param"] == "messages[0].content[0].image_url.url"
+        assert "169.254" not in error["message"]
 
 
 def test_a_host_that_is_not_there_is_told():

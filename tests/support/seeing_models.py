@@ -142,7 +142,11 @@ def tokenizer(family: str = "idefics3") -> Tokenizer:
 def write_seeing_model(folder: Path, family: str = "idefics3") -> Path:
     """The directory of a model."""
     seeing = SEEING[family]
-    write_model(tower_model(family), folder)
+    model = tower_model(family)
+    config = model.config
+    if family == "gemma4_large":  # all of an image is within a window
+        config = config | {"text_config": config["text_config"] | {"sliding_window": 96}}
+    write_model(model, folder, config)
     tokenizer(family).save(str(folder / "tokenizer.json"))
     config = {
         "chat_template": seeing.template,

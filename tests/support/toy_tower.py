@@ -6,6 +6,7 @@ from hashlib import blake2b
 
 import numpy as np
 
+from lanewise.api.shared.image_fetch import Fetcher
 from lanewise.api.shared.images import Eyes
 from lanewise.sandbox.images import ImageService
 from lanewise.sandbox.pool import Sandbox
@@ -83,7 +84,7 @@ class ToyTower:
         self.closed = True
 
 
-def toy_eyes(placeholder: int, **limits: int):
+def toy_eyes(placeholder: int, fetcher: Fetcher | None = None, **limits: int):
     """What a state needs to read images."""
 
     def see(sandbox: Sandbox) -> Eyes:
@@ -93,6 +94,7 @@ def toy_eyes(placeholder: int, **limits: int):
             placeholder=placeholder,
             max_images=limits.get("max_images", 4),
             max_bytes=limits.get("max_bytes", 1 << 16),
+            fetcher=fetcher,
         )
 
     return see

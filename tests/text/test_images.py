@@ -281,12 +281,13 @@ def test_digests_tell_pixels_and_models_apart() -> None:
     [
         ({"max_image_size": {"longest_edge": 33}}, "max_image_size.longest_edge is 33"),
         ({"size": {"height": 3}}, "size.longest_edge is None"),
+        ({"image_size": 64}, "longest_edge is 32; accepted: 64"),
         ({"resample": 7}, "resample is 7"),
     ],
 )
 def test_what_the_files_of_a_model_must_not_say(fields: dict, said: str) -> None:
     with pytest.raises(PreprocessorError, match=said):
-        family_of(IDEFICS3 | {"preprocessor": PLAIN | fields}, "<image>")
+        family_of(IDEFICS3 | fields | {"preprocessor": PLAIN | fields}, "<image>")
     with pytest.raises(PreprocessorError, match=r"no_such_family.*accepted: gemma3, gemma4"):
         family_of(IDEFICS3 | {"family": "no_such_family"}, "<image>")
 

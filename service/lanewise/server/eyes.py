@@ -2,7 +2,7 @@
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from lanewise.api.shared.image_fetch import Fetcher, Host
@@ -19,9 +19,15 @@ logger = logging.getLogger(__name__)
 
 
 def make_eyes(
-    settings: Settings, vision: VisionFacts | None, tokenizer: Tokenizer
+    settings: Settings,
+    vision: VisionFacts | None,
+    tokenizer: Tokenizer,
+    windows: Sequence[int | None],
 ) -> Callable[[Sandbox], Eyes] | None:
-    """What reads images in a sandbox; None, with a line in the log, where none can be read."""
+    """What reads images in a sandbox; None, with a line in the log, where none can be read.
+
+    ``windows`` are the tokens that each sees, itself included, in the model's layers.
+    """
     if vision is None:
         return None
     if importlib.util.find_spec("PIL") is None:
@@ -32,9 +38,9 @@ def make_eyes(
         logger.warning("images are refused: the token for them, %s, is no control token", token)
         return None
     placeholder, facts = tokenizer.token_text(token), asdict(vision)
-    if vision.both_ways != "none":  # an image is in one step
-        most = vision.max_tokens_per_image or settings.max_step_tokens
-        facts["max_tokens_per_image"] = min(most, settings.max_step_tokens)
+    room = min(settings.max_step_tokens, *(one for one in windows if one is not None), 1 << 30)
+    if vision.both_ways != "none":  # an image is in one step, and in one window
+        facts["max_tokens_per_image"] = min(vision.max_tokens_per_image or room, room)
     try:
         family = family_of(facts, placeholder)
     except PreprocessorError as error:
@@ -42,11 +48,11 @@ def make_eyes(
         return None
 
     most = max(view.n_tokens for view in family.layout((1024, 1024), "high").views)
-    if vision.both_ways != "none" and most > settings.max_step_tokens:
+    if vision.both_ways != "none" and most > room:
         logger.warning(
-            "images are refused: a step has all %d tokens of one; accepted: max_step_tokens from"
-            " that on, not %d",
-            *(most, settings.max_step_tokens),
+            "images are refused: a step and a window have all %d tokens of one; there is room for"
+            " %d; accepted: a larger max_step_tokens, if that is less",
+            *(most, room),
         )
         return None
 

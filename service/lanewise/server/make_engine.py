@@ -17,7 +17,7 @@ from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.step_threads import limit_threads
-from lanewise.runtime.tower import Tower
+from lanewise.runtime.tower import Tower, bytes_for
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
 from lanewise.server.make_store import store_opener
@@ -89,7 +89,8 @@ def make_engine(
         guesses = PredictionHead(session, config)
     tower = None
     if sees and model.tower is not None:
-        tower = Tower(model.tower, threads=threads)
+        most = most_patches(model.tower, config.max_model_len)
+        tower = Tower(model.tower, threads=threads, max_patches=most)
     store = store_opener(settings, model, cache.kv_type, session.block_bytes)
     images = settings.image_cache_memory
     return Engine(session, config, Metrics(facts), guesses, tower, images, store)
@@ -131,7 +132,10 @@ def plan_cache(
     packed_bytes = model.info.packed_bytes + adapter_bytes(settings, model, adapters)
     packed_bytes += draft.model.info.packed_bytes if draft else 0
     packed_bytes += model.tower.info.packed_bytes if model.tower is not None else 0
-    packed_bytes += settings.image_cache_memory if model.tower is not None else 0
+    if model.tower is not None:
+        most = most_patches(model.tower, asked or context)
+        packed_bytes += bytes_for(model.tower.config, most, settings.threads or 1)
+        packed_bytes += settings.image_cache_memory
     block_bytes = layout.block_bytes + (draft.block_bytes if draft else 0)
     kv = _choose(settings, layout, windows, limit, asked or context, packed_bytes, block_bytes)
     _warn_of_too_much(kv, packed_bytes, limit)
@@ -167,6 +171,12 @@ def plan_cache(
         snapshot_blocks=blocks_between(layout, settings.max_draft),
         state_bytes=kv.state_bytes,
     )
+
+
+def most_patches(tower: Model, max_model_len: int) -> int:
+    """Patches of the largest image whose rows a context has room for."""
+    assert tower.config.patches is not None
+    return min(tower.config.context_length, max_model_len * tower.config.patches.merge**2)
 
 
 def check_context(settings: Settings, context: int) -> None:

@@ -64,7 +64,8 @@ def serve(
             if draft is not None:
                 models.enter_context(draft.model)
             adapters = make_adapters(settings, model)
-            see = make_eyes(settings, model.vision, tokenizer)
+            windows = model.kv_layout("f32", groups_by_window=True).windows
+            see = make_eyes(settings, model.vision, tokenizer, windows)
             engine = make_engine(
                 *(settings, model, draft, tokenizer, threads, limit, adapters),
                 sees=see is not None,

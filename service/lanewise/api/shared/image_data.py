@@ -23,19 +23,24 @@ def bytes_of_url(url: str, most: int) -> bytes:
     words = [word.strip().lower() for word in head.split(";")]
     if "base64" in words[1:]:
         # Percent signs are no base64, so what was written with them is meant.
-        return bytes_of_base64(
-            unquote_to_bytes(body).decode("latin-1") if "%" in body else body, most
-        )
-    found = unquote_to_bytes(body) if len(body) <= 3 * most else b""
+        written = _unquoted(body).decode("latin-1") if "%" in body else body
+        return bytes_of_base64(written, most)
+    found = _unquoted(body) if len(body) <= 3 * most else b""
     _check_size(len(found) or len(body) // 3, most)
     return found
+
+
+def _unquoted(text: str) -> bytes:
+    return unquote_to_bytes(text.encode("utf-8", "surrogatepass"))  # which JSON can carry
 
 
 def bytes_of_base64(text: str, most: int) -> bytes:
     """The bytes that base64 writes, of either alphabet, with or without white space and padding."""
     if text[: len(DATA)].lower() == DATA:
         return bytes_of_url(text, most)
-    text = SPACE.sub("", text).translate(URL_SAFE).rstrip("=")
+    text = SPACE.sub("", text).rstrip("=")
+    if "-" in text or "_" in text:
+        text = text.translate(URL_SAFE)
     _check_size(len(text) * 3 // 4, most)
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)

@@ -20,6 +20,7 @@ TEXT_ONLY = "this model reads text only"
 # What of a part says where the image is; its type is what a model without a tower cannot read.
 SOURCE = re.compile(r"\.(image_url(\.url)?|source)$")
 SEEING = ("user", "tool", "function")  # roles
+COPIES = 3  # of an image's bytes, on their way from base64 to the sandbox
 RETRY_AFTER_S = 5
 Images = Mapping[int, ReadImage]  # by the identity of the part of a message that brought it
 NO_IMAGES: Images = {}
@@ -81,7 +82,8 @@ class Eyes:
         self, place: str, part: ImagePart, caller: Caller, workers: Workers, wants_pixels: bool
     ) -> ReadImage:
         try:
-            with caller.hold.passing(self.max_bytes if self.fetcher else len(part.url)):
+            most = max(len(part.url), self.max_bytes if self.fetcher else 0)
+            with caller.hold.passing(COPIES * most):
                 data = await self._bytes_of(part.url, workers)
                 image = await self.service.read(
                     data, part.detail, caller.number, wants_pixels=wants_pixels

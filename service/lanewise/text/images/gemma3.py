@@ -52,9 +52,10 @@ def gemma3(facts: dict[str, Any], placeholder: str) -> Gemma3:
         side_of(fields, "size", name, facts["image_size"], WHERE) for name in ("width", "height")
     ]
     width, height = sides
-    if width % block or height % block:
+    if (width, height) != (facts["image_size"],) * 2:
         raise PreprocessorError(
-            f"{WHERE}: size is {width} x {height}; accepted: multiples of {block}"
+            f"{WHERE}: size is {width} x {height}; accepted: {facts['image_size']} both, as the"
+            " tower has it"
         )
     n_tokens = (width // block) * (height // block)
     return Gemma3((width, height), n_tokens, resample_of(fields, BILINEAR, WHERE), placeholder)

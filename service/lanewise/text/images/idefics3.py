@@ -118,6 +118,11 @@ def idefics3(facts: dict[str, Any], placeholder: str) -> Idefics3:
             f"{WHERE}: max_image_size.longest_edge is {tile}; accepted: multiples of"
             f" {patch * merge}"
         )
+    if facts.get("image_size", tile) != tile:
+        raise PreprocessorError(
+            f"{WHERE}: max_image_size.longest_edge is {tile}; accepted: {facts['image_size']}, as"
+            " the tower has it"
+        )
     return Idefics3(
         longest=side_of(fields, "size", "longest_edge", 4 * 364, WHERE),
         tile=tile,
