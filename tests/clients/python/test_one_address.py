@@ -1,6 +1,7 @@
 """Two chat models, an embedder and a reranker at one address, with the clients that people have."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,8 @@ def test_one_program_uses_all_four(tmp_path):
     file.write_text(json.dumps({"memory": "6GiB", "models": listed}))
     with lanewise_server("--models", str(file), python=SERVER_PYTHON) as url:
         command = [sys.executable, str(PROGRAM), url, *models]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        # LiteLLM would look for prices on the network, three times.
+        environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all four models answered" in done.stdout
