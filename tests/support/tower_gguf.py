@@ -188,9 +188,7 @@ def gemma4_tensors(model: FamilyModel) -> dict[str, NDArray[Any]]:
         if plain.startswith("encoder.layers."):
             number, rest = plain.removeprefix("encoder.layers.").split(".", 1)
             module, _, end = rest.replace(".linear.", ".").rpartition(".")
-            found[f"v.blk.{number}.{GEMMA4_NAMES[module]}.{end}"] = (
-                tensor.reshape(-1, 1)[:, 0] if (tensor.ndim == 0) else tensor
-            )
+            found[f"v.blk.{number}.{GEMMA4_NAMES[module]}.{end}"] = np.atleast_1d(tensor)
         elif plain == "patch_embedder.input_proj.weight":
             turned = tensor.reshape(len(tensor), side, side, 3).transpose(0, 3, 1, 2)
             found["v.patch_embd.weight"] = np.ascontiguousarray(turned)

@@ -100,9 +100,9 @@ typedef enum lw_role {
     LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): the inputs for the embedding first
     LW_MTP_NORM = 82,            // (1, hidden_size), used instead of the output norm
     // Of a tower (lw_patches), once per model:
-    LW_PATCHES =
-        83,  // (hidden_size, 3 * side * side, rounded up to a multiple of 32: further inputs are 0). Inputs are
-             // the patch's rows of R, its rows of G, its rows of B
+    // (hidden_size, 3 * side * side, rounded up to a multiple of 32: further inputs are 0). Inputs are the patch's rows
+    // of R, its rows of G, its rows of B.
+    LW_PATCHES = 83,
     LW_PATCHES_BIAS = 84,  // (1, hidden_size)
     LW_PATCHES_NORM = 85,  // (1, hidden_size)
     // Once for each dense head, as LW_DENSE:
