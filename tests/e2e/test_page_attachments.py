@@ -82,7 +82,7 @@ def test_what_is_not_text_is_refused_by_name(seen):
     page = seen.page
     error = page.locator("#attach-error")
     for name, content, why in (
-        ("p.png", b"\x89PNG\r\n\xff", "not text in UTF-8"),
+        ("p.bin", b"\x89PNG\r\n\xff", "not text in UTF-8"),
         ("z.bin", b"a\0b", "not text"),
         ("e.txt", b" \n", "empty"),
         ("l.txt", b"a" * 1_000_001, "1 MB"),
