@@ -59,8 +59,15 @@ int main(int argc, char** argv) {
                                                    // alike
         for (int k = 0; k < TYPES; ++k) {
             const uint32_t token = 1 + step, start[] = {0, 1}, row = 0;
-            const lw_batch batch = {1,    1,    blocks, &token, start, &context, table, &row, NULL,
-                                    NULL, NULL, 0,      NULL,   0,     NULL,     NULL,  NULL, LW_RUN_MODEL};
+            const lw_batch batch = {.n_seqs = 1,
+                                    .n_logits = 1,
+                                    .block_table_stride = blocks,
+                                    .token_ids = &token,
+                                    .query_start = start,
+                                    .context_lens = &context,
+                                    .block_tables = table,
+                                    .logit_rows = &row,
+                                    .runs = LW_RUN_MODEL};
             const double begin = now();
             bench_check(lw_step(sessions[k], &batch, logits, NULL));
             seconds[(uint32_t)k * steps + step] = now() - begin;

@@ -137,8 +137,15 @@ static double measure_step(lw_session* session, uint32_t rows) {
     if (table == NULL || tokens == NULL || logits == NULL) exit(2);
     for (uint32_t i = 0; i < blocks; ++i) table[i] = i;
     for (uint32_t i = 0; i < rows; ++i) tokens[i] = 1 + i;
-    const lw_batch batch = {1,    1,    blocks, tokens, start, &context, table, &row, NULL,
-                            NULL, NULL, 0,      NULL,   0,     NULL,     NULL,  NULL, LW_RUN_MODEL};
+    const lw_batch batch = {.n_seqs = 1,
+                            .n_logits = 1,
+                            .block_table_stride = blocks,
+                            .token_ids = tokens,
+                            .query_start = start,
+                            .context_lens = &context,
+                            .block_tables = table,
+                            .logit_rows = &row,
+                            .runs = LW_RUN_MODEL};
     const double begin = now_ns();
     bench_check(lw_step(session, &batch, logits, NULL));
     const double took = now_ns() - begin;

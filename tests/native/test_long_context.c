@@ -133,8 +133,15 @@ static void run_step(lw_session* session, const step* now, uint32_t* done, bool 
         rows[n++] = total - 1;
         start[n] = total;
     }
-    const lw_batch batch = {n,    n, blocks_per_seq, ids, start, lens, tables, rows,        NULL, NULL,
-                            NULL, 0, NULL,           0,   NULL,  NULL, NULL,   LW_RUN_MODEL};
+    const lw_batch batch = {.n_seqs = n,
+                            .n_logits = n,
+                            .block_table_stride = blocks_per_seq,
+                            .token_ids = ids,
+                            .query_start = start,
+                            .context_lens = lens,
+                            .block_tables = tables,
+                            .logit_rows = rows,
+                            .runs = LW_RUN_MODEL};
     check(lw_step(session, &batch, out, NULL));
     free(tables);
 }

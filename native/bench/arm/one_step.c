@@ -68,8 +68,14 @@ int main(int argc, char** argv) {
     for (uint32_t i = 0; i <= prompt; ++i) ids[i] = i * 7919 % config.vocab_size;
     for (uint32_t step = prompt ? 0 : 1; step <= steps; ++step) {
         const uint32_t n = step ? 1 : prompt, start[] = {0, n}, row = n - 1;
-        const lw_batch batch = {1,    1,    blocks, ids,  start, &context, table, &row, NULL,
-                                NULL, NULL, 0,      NULL, 0,     NULL,     NULL,  NULL, 0};
+        const lw_batch batch = {.n_seqs = 1,
+                                .n_logits = 1,
+                                .block_table_stride = blocks,
+                                .token_ids = ids,
+                                .query_start = start,
+                                .context_lens = &context,
+                                .block_tables = table,
+                                .logit_rows = &row};
         check(lw_step(session, &batch, logits, NULL));
         context += n;
     }
