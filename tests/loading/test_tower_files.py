@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,20 +115,31 @@ def test_what_is_refused_names_file_key_and_value(
         ("image_std", [0.5, "x", 0.5], "image_std is .* a list of three numbers"),
     ],
 )
-def test_a_preprocessor_that_makes_other_floats_is_refused(
-    folder: Path, name: str, value: object, says: str
+def test_a_preprocessor_that_makes_other_floats_leaves_the_texts(
+    folder: Path, name: str, value: object, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps({name: value}))
-    with pytest.raises(ModelFileError, match=says):
-        open_checkpoint(folder)
+    reads_texts_alone(folder, says, caplog)
 
 
-def test_a_field_that_changes_the_answers_is_refused(folder: Path) -> None:
+def reads_texts_alone(folder: Path, says: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks such a model about texts need not care; that pictures are refused is told."""
+    with open_checkpoint(folder, tower=False) as plain:
+        expected = plain.config
+    with caplog.at_level("WARNING"), open_checkpoint(folder) as checkpoint:
+        assert checkpoint.tower is checkpoint.vision is None
+        assert checkpoint.config == expected
+    assert re.search(says, caplog.text)
+    assert "pictures are refused" in caplog.text
+
+
+def test_a_field_that_would_change_rows_leaves_the_texts(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["vision_config"]["num_channels"] = 4
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelFileError, match="num_channels is 4; 3 is needed"):
-        open_checkpoint(folder)
+    reads_texts_alone(folder, "num_channels is 4; 3 is needed", caplog)
 
 
 def test_the_language_model_of_qwen3_vl_is_qwen3(tmp_path: Path) -> None:

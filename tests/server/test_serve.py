@@ -82,7 +82,7 @@ def test_a_template_that_cannot_be_used_is_told(state, caplog):
     state.chat_template = ChatTemplate({"default": "{% for %}"})
 
     async def check() -> None:
-        await serve._check_template(state)
+        await serve._prepare_sandbox(state)
         await state.sandbox.close()
 
     with caplog.at_level(logging.WARNING, "lanewise"):

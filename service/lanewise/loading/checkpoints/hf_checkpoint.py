@@ -83,7 +83,7 @@ def open_hugging_face(
         name = model_name(path)
         checkpoint = Checkpoint(path, name, model, tensors, tokenizer, lambda: close_all(files))
         if tower:
-            _add_tower(checkpoint, config, whole, quantization is not None)
+            _add_tower(checkpoint, config, whole)
     except BaseException:
         close_all(files)
         raise
@@ -92,15 +92,13 @@ def open_hugging_face(
     return checkpoint
 
 
-def _add_tower(
-    checkpoint: Checkpoint, config: Fields, sources: dict[str, SourceTensor], quantized: bool
-) -> None:
-    """Add the tower; one that was quantized in a way that is read of texts only is left out."""
+def _add_tower(checkpoint: Checkpoint, config: Fields, sources: dict[str, SourceTensor]) -> None:
+    """Add the tower; the model reads texts only where that cannot be computed as it should be."""
+    text_alone = checkpoint.config
     try:
         add_hf_tower(checkpoint, config, sources)
     except ModelFileError as error:
-        if not quantized:
-            raise
+        checkpoint.config, checkpoint.tower, checkpoint.vision = text_alone, None, None
         logger.warning("%s: pictures are refused, as what reads them cannot be read", error)
 
 
