@@ -87,7 +87,11 @@ def test_room_that_no_layer_uses_is_no_part_of_a_token(library):
     seeing = {size: replace(layer, attention=replace(attention, window=size)) for size in (9, None)}
     layers = (*[seeing[9]] * 5, *[seeing[None]] * 4)
     unloaded = SimpleNamespace(
-        config=replace(config, layers=layers), name="windows", weights_name="f32", files=()
+        config=replace(config, layers=layers),
+        name="windows",
+        weights_name="f32",
+        files=(),
+        vision=None,
     )
     with Model(unloaded, isa=None, threads=1) as model:
         layout = model.kv_layout("f16", groups_by_window=True)
