@@ -30,7 +30,9 @@ def url(_native_library, tmp_path_factory, family):
     # Steps so short that prompts are read in many: some begin or end within an image, but for
     # models that see all of one at once.
     steps = "--max-step-tokens", "80" if family == "gemma4_large" else "7", "--max-seqs", "4"
-    with lanewise_server(str(model), "--threads", "1", "--kv-cache-dtype", "f32", *steps) as url:
+    # Room for all that is asked: what is found again does not depend on the order of the answers.
+    cache = "--kv-cache-dtype", "f32", "--kv-memory", "8MiB"
+    with lanewise_server(str(model), "--threads", "1", *cache, *steps) as url:
         yield url
 
 
