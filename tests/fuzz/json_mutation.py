@@ -17,6 +17,14 @@ def mutate_json(text: bytes, random: Random) -> bytes:
         whole = [json.loads(text)]
     except (ValueError, RecursionError):
         return text
+    try:
+        _change(whole, random)
+        return json.dumps(whole[0]).encode()
+    except (ValueError, RecursionError):  # a number of too many digits, or too deep
+        return text
+
+
+def _change(whole: list[Any], random: Random) -> None:
     places = list(_places(whole))
     container, key = random.choice(places)
     other, other_key = random.choice(places)
@@ -35,10 +43,6 @@ def mutate_json(text: bytes, random: Random) -> bytes:
         )
     else:
         container[key] = random.choice(ODD)
-    try:
-        return json.dumps(whole[0]).encode()
-    except RecursionError:
-        return text
 
 
 def mutate_parts(data: bytes, separator: bytes, random: Random) -> bytes:

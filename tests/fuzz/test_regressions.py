@@ -2,9 +2,11 @@
 
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from tests.fuzz.json_mutation import mutate_json
 from tests.fuzz.names import (
     NATIVE,
     PYTHON,
@@ -52,3 +54,10 @@ def test_native_findings_stay_fixed(name: str, programs: Path, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == f"{len(inputs)} inputs run, 0 failed\n"
+
+
+def test_changing_json_never_fails_on_its_largest_numbers() -> None:
+    text = b'{"a": ' + b"9" * 4300 + b', "b": [1]}'
+    changed = [mutate_json(text, Random(seed)) for seed in range(300)]
+    assert text in changed  # one digit more could not be written
+    assert len(set(changed)) > 10
