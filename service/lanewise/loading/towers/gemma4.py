@@ -17,21 +17,24 @@ from lanewise.loading.base.program import (
     ModelConfig,
     Patches,
     Pooling,
-    Rope,
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.files.rearranging import Rows
 from lanewise.loading.programs.checks import check_heads
-from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
 from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import (
+    CLIP_MATRICES,
+    CLIP_NORMS,
+    MOST_PATCHES,
     TextFacts,
     Tower,
     TowerFile,
+    pad_to_groups,
     padded,
     seeing_ahead,
     theta_of,
+    turned_by_halves,
 )
 
 THETA, MERGE, EPS = 100.0, 3, 1e-6
@@ -45,9 +48,8 @@ NORMS = {
     "self_attn.k_norm": Role.ATTN_K_NORM,
 }
 GGUF_NORMS = {
-    "ln1": Role.ATTN_NORM,
+    **CLIP_NORMS,
     "attn_post_norm": Role.ATTN_RESULT_NORM,
-    "ln2": Role.FFN_NORM,
     "ffn_post_norm": Role.FFN_RESULT_NORM,
     "attn_q_norm": Role.ATTN_Q_NORM,
     "attn_k_norm": Role.ATTN_K_NORM,
@@ -62,15 +64,6 @@ MATRICES = {
     "mlp.up_proj": Role.FFN_UP,
     "mlp.down_proj": Role.FFN_DOWN,
 }
-GGUF_MATRICES = {
-    "attn_q": Role.ATTN_Q,
-    "attn_k": Role.ATTN_K,
-    "attn_v": Role.ATTN_V,
-    "attn_out": Role.ATTN_OUTPUT,
-    "ffn_gate": Role.FFN_GATE,
-    "ffn_up": Role.FFN_UP,
-    "ffn_down": Role.FFN_DOWN,
-}
 LIMITS = ("input_min", "input_max", "output_min", "output_max")
 
 
@@ -80,8 +73,7 @@ def program(file: TowerFile) -> ModelConfig:
     head_dim = file.integer("head_dim", default=hidden // heads or 1)
     if head_dim % 4:
         raise file.fail("head_dim", "a multiple of 4")
-    if (n_layers := file.integer("num_hidden_layers")) > MOST_LAYERS:
-        raise file.fail("num_hidden_layers", f"at most {MOST_LAYERS}")
+    n_layers = file.layers_of()
     if file.flag("attention_bias", default=False):
         raise file.fail("attention_bias", "false")
     eps = round_to_f32(EPS if file.is_gguf else file.number("rms_norm_eps"))
@@ -109,7 +101,7 @@ def program(file: TowerFile) -> ModelConfig:
         context_length=MOST_PATCHES,
         rms_norm_eps=eps,
         tied_embeddings=True,
-        ropes=(turned(head_dim, theta_of(file, THETA)),),
+        ropes=(turned_by_halves(theta_of(file, THETA), head_dim, 1),),  # first by column
         layers=(layer,) * n_layers,
         pooling=Pooling("none", dense=dense),
         learned_positions=True,
@@ -147,14 +139,6 @@ def positions_of(file: TowerFile) -> int:
     return table.shape[1] if table is not None and len(table.shape) == 3 else 1
 
 
-def turned(head_dim: int, theta: float) -> Rope:
-    """Return RoPE whose first half of pairs turns by column, the second by row."""
-    quarter = head_dim // 4
-    one = tuple(round_to_f32(theta ** (-2 * i / (2 * quarter))) for i in range(quarter))
-    axes = (1,) * quarter + (0,) * quarter
-    return Rope(theta, head_dim, frequencies=one + one, axes=axes)
-
-
 def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory, whose patches have their colours last."""
     give_roles(tensors, "embed_vision.embedding_projection", Role.DENSE)
@@ -179,8 +163,8 @@ def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     tensors.rename("v.position_embd.weight", tensors.usual(Role.POSITION_EMBEDDING))
     give_roles(tensors, "mm.input_projection", Role.DENSE)
     for number in range(config.n_layers):
-        gather_clamps(tensors, [f"v.blk.{number}.{name}" for name in GGUF_MATRICES], number)
-    give_layer_roles(tensors, config, GGUF_MATRICES | GGUF_NORMS, "v.blk.{}.")
+        gather_clamps(tensors, [f"v.blk.{number}.{name}" for name in CLIP_MATRICES], number)
+    give_layer_roles(tensors, config, {**CLIP_MATRICES, **GGUF_NORMS}, "v.blk.{}.")
     finish(tensors, config)
 
 
@@ -192,22 +176,15 @@ def gather_clamps(tensors: TowerTensors, names: list[str], number: int) -> None:
 
 def finish(tensors: TowerTensors, config: ModelConfig) -> None:
     """Pad matrices to whole groups, put the dimensions of heads in order, add a norm of ones."""
-    assert config.patches is not None
-    patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
-    tensors.as_matrix(patches)
-    tensors.pad(patches, hidden, config.patches.inputs)
+    pad_to_groups(tensors, config)
     tensors.flatten(tensors.usual(Role.POSITION_EMBEDDING))
-    tensors.add_ones(tensors.usual(Role.DENSE_INPUT_NORM), hidden)
+    tensors.add_ones(tensors.usual(Role.DENSE_INPUT_NORM), config.hidden_size)
     heads = config.heads
     for number in range(config.n_layers):
         order_halves(tensors, tensors.usual(Role.ATTN_Q, number), heads.n_heads, heads.head_dim)
         order_halves(tensors, tensors.usual(Role.ATTN_K, number), heads.n_kv_heads, heads.head_dim)
         for norm in (Role.ATTN_Q_NORM, Role.ATTN_K_NORM):
             order_halves(tensors, tensors.usual(norm, number), 1, heads.head_dim)
-        size = config.ffn_size(number)
-        for role in (Role.FFN_GATE, Role.FFN_UP):
-            tensors.pad(tensors.usual(role, number), size, hidden)
-        tensors.pad(tensors.usual(Role.FFN_DOWN, number), hidden, size)
 
 
 def order_halves(tensors: TowerTensors, name: str, heads: int, dim: int) -> None:

@@ -17,9 +17,17 @@ from lanewise.loading.base.program import (
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.programs.checks import check_heads
-from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES
 from lanewise.loading.towers.tensors import TowerTensors
-from lanewise.loading.towers.tower import CLIP_STATISTICS, Tower, TowerFile, padded, theta_of
+from lanewise.loading.towers.tower import (
+    CLIP_LAYER,
+    CLIP_STATISTICS,
+    MOST_PATCHES,
+    Tower,
+    TowerFile,
+    pad_to_groups,
+    padded,
+    theta_of,
+)
 
 EPS, THETA = 1e-5, 10000.0
 HF_LAYER = {
@@ -33,17 +41,6 @@ HF_LAYER = {
     "feed_forward.up_proj": Role.FFN_UP,
     "feed_forward.down_proj": Role.FFN_DOWN,
 }
-GGUF_LAYER = {
-    "ln1": Role.ATTN_NORM,
-    "ln2": Role.FFN_NORM,
-    "attn_q": Role.ATTN_Q,
-    "attn_k": Role.ATTN_K,
-    "attn_v": Role.ATTN_V,
-    "attn_out": Role.ATTN_OUTPUT,
-    "ffn_gate": Role.FFN_GATE,
-    "ffn_up": Role.FFN_UP,
-    "ffn_down": Role.FFN_DOWN,
-}
 
 
 def program(file: TowerFile) -> ModelConfig:
@@ -52,10 +49,8 @@ def program(file: TowerFile) -> ModelConfig:
     head_dim = file.integer("head_dim", default=hidden // heads or 1)
     if head_dim % 4:
         raise file.fail("head_dim", "a multiple of 4")
-    if (n_layers := file.integer("num_hidden_layers")) > MOST_LAYERS:
-        raise file.fail("num_hidden_layers", f"at most {MOST_LAYERS}")
-    if file.integer("num_channels", default=3) != 3:
-        raise file.fail("num_channels", "3")
+    n_layers = file.layers_of()
+    file.check_colours()
     feature = file.meant("vision_feature_layer")
     if not file.is_gguf and feature != -1:
         raise file.fail("vision_feature_layer", "-1")
@@ -123,22 +118,15 @@ def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     give_roles(tensors, "mm.input_norm", Role.OUTPUT_NORM)
     for number, name in enumerate(("mm.patch_merger", "mm.1", "mm.2")):
         give_roles(tensors, name, Role.DENSE, number)
-    give_layer_roles(tensors, config, GGUF_LAYER, "v.blk.{}.")
+    give_layer_roles(tensors, config, CLIP_LAYER, "v.blk.{}.")
     finish(tensors, config)
 
 
 def finish(tensors: TowerTensors, config: ModelConfig) -> None:
     """Pad matrices to whole groups; inputs of the merging matrix are a block's rows in turn."""
     assert config.patches is not None
-    patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
-    tensors.as_matrix(patches)
-    tensors.pad(patches, hidden, config.patches.inputs)
     tensors.turn_columns(tensors.usual(Role.DENSE), config.patches.merge**2)
-    for number in range(config.n_layers):
-        size = config.ffn_size(number)
-        for role in (Role.FFN_GATE, Role.FFN_UP):
-            tensors.pad(tensors.usual(role, number), size, hidden)
-        tensors.pad(tensors.usual(Role.FFN_DOWN, number), hidden, size)
+    pad_to_groups(tensors, config)
 
 
 TOWER = Tower(

@@ -14,20 +14,22 @@ from lanewise.loading.base.program import (
     Patches,
     Plain,
     Pooling,
-    Rope,
 )
 from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import QKV, give_layer_roles, give_roles, split_roles
 from lanewise.loading.programs.checks import check_heads
-from lanewise.loading.towers.siglip import MOST_LAYERS, MOST_PATCHES, pad_siglip
+from lanewise.loading.towers.siglip import positions_of
 from lanewise.loading.towers.tensors import TowerTensors
 from lanewise.loading.towers.tower import (
+    CLIP_LAYER,
     CLIP_STATISTICS,
+    MOST_PATCHES,
     Tower,
     TowerFile,
+    pad_to_groups,
     padded,
-    side_in_patches,
     turned_by_axes,
+    turned_by_halves,
 )
 
 MOST_TAPS = 3  # with two dense heads each
@@ -39,13 +41,6 @@ HF_LAYER = {
     "mlp.linear_fc1": Role.FFN_UP,
     "mlp.linear_fc2": Role.FFN_DOWN,
 }
-GGUF_LAYER = {
-    "ln1": Role.ATTN_NORM,
-    "ln2": Role.FFN_NORM,
-    "attn_out": Role.ATTN_OUTPUT,
-    "ffn_up": Role.FFN_UP,
-    "ffn_down": Role.FFN_DOWN,
-}
 
 
 def program(file: TowerFile) -> ModelConfig:
@@ -53,10 +48,8 @@ def program(file: TowerFile) -> ModelConfig:
     heads, hidden = file.integer("num_heads"), file.integer("hidden_size")
     if hidden % heads or hidden // heads % 4:
         raise file.fail("num_heads", f"a divisor of {hidden} that leaves heads of 4, 8, 12, ...")
-    if file.integer("in_channels", default=3) != 3:
-        raise file.fail("in_channels", "3")
-    if (n_layers := file.integer("depth")) > MOST_LAYERS:
-        raise file.fail("depth", f"at most {MOST_LAYERS}")
+    file.check_colours("in_channels")
+    n_layers = file.layers_of("depth")
     merge = file.integer("spatial_merge_size")
     attention = Attention(
         heads, heads, hidden // heads, 0, both_ways=True, qkv_bias=True, output_bias=True
@@ -76,13 +69,13 @@ def program(file: TowerFile) -> ModelConfig:
         context_length=MOST_PATCHES,
         rms_norm_eps=round_to_f32(EPS),
         tied_embeddings=True,
-        ropes=(turned(hidden // heads),),
+        ropes=(turned_by_halves(THETA, hidden // heads, 0),),
         layers=(Layer(check_heads(attention, file.source), ffn),) * n_layers,
         norm="layer",
         norm_bias=True,
         pooling=Pooling("none", dense=dense),
         learned_positions=True,
-        n_positions=positions_of(file),
+        n_positions=positions_of(file, "num_position_embeddings"),
         patches=Patches(
             *(file.square("patch_size"), merge, True),
             *(file.three("image_mean"), file.three("image_std")),
@@ -105,21 +98,6 @@ def taps_of(file: TowerFile, n_layers: int) -> tuple[int, ...]:
     return taps
 
 
-def turned(head_dim: int) -> Rope:
-    """Return RoPE whose first half of pairs turns by row, the second by column."""
-    quarter = head_dim // 4
-    one = tuple(round_to_f32(THETA ** (-2 * i / (2 * quarter))) for i in range(quarter))
-    axes = (0,) * quarter + (1,) * quarter
-    return Rope(THETA, head_dim, frequencies=one + one, axes=axes)
-
-
-def positions_of(file: TowerFile) -> int:
-    """Return the number of learned positions, those of a square."""
-    if file.is_gguf:
-        return side_in_patches(file) ** 2
-    return file.integer("num_position_embeddings")
-
-
 def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     """Rename the tensors of a directory; both frames that a patch reads are the same picture."""
     tensors.remove_prefixes("visual.")
@@ -134,7 +112,7 @@ def hf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
         folder = f"deepstack_merger_list.{number}"
         give_merger(tensors, f"{folder}.linear_fc1", f"{folder}.linear_fc2", number + 1)
         give_roles(tensors, f"{folder}.norm", Role.DENSE_INPUT_NORM, 2 * number + 2)
-    pad_siglip(tensors, config)
+    pad_to_groups(tensors, config)
 
 
 def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
@@ -143,7 +121,7 @@ def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
     tensors.add_up(patches, f"{patches}.1")
     tensors.rename("v.position_embd.weight", tensors.usual(Role.POSITION_EMBEDDING))
     split_qkv(tensors, config, "v.blk.{}.attn_qkv")
-    give_layer_roles(tensors, config, GGUF_LAYER, "v.blk.{}.")
+    give_layer_roles(tensors, config, CLIP_LAYER, "v.blk.{}.")
     give_roles(tensors, "v.post_ln", Role.OUTPUT_NORM)
     give_merger(tensors, "mm.0", "mm.2", 0)
     assert config.patches is not None
@@ -151,7 +129,7 @@ def gguf_tensors(tensors: TowerTensors, config: ModelConfig) -> None:
         folder = f"v.deepstack.{layer}"
         give_merger(tensors, f"{folder}.fc1", f"{folder}.fc2", number + 1)
         give_roles(tensors, f"{folder}.norm", Role.DENSE_INPUT_NORM, 2 * number + 2)
-    pad_siglip(tensors, config)
+    pad_to_groups(tensors, config)
 
 
 def n_taps_of(config: ModelConfig) -> int:

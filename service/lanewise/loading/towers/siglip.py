@@ -21,10 +21,15 @@ from lanewise.loading.families.common import curve
 from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.towers.tensors import TowerTensors
-from lanewise.loading.towers.tower import TowerFile, padded, side_in_patches
+from lanewise.loading.towers.tower import (
+    CLIP_LAYER,
+    MOST_PATCHES,
+    TowerFile,
+    pad_to_groups,
+    padded,
+    side_in_patches,
+)
 
-MOST_LAYERS = 1000
-MOST_PATCHES = 1 << 16  # of one picture, where the file sets no bound
 DEFAULTS: Mapping[str, object] = {  # of its configs in transformers
     "hidden_size": 1152,
     "intermediate_size": 3072,
@@ -46,16 +51,6 @@ HF_LAYER = {
     "mlp.fc1": Role.FFN_UP,
     "mlp.fc2": Role.FFN_DOWN,
 }
-GGUF_LAYER = {
-    "ln1": Role.ATTN_NORM,
-    "ln2": Role.FFN_NORM,
-    "attn_q": Role.ATTN_Q,
-    "attn_k": Role.ATTN_K,
-    "attn_v": Role.ATTN_V,
-    "attn_out": Role.ATTN_OUTPUT,
-    "ffn_up": Role.FFN_UP,
-    "ffn_down": Role.FFN_DOWN,
-}
 
 
 def siglip_model(
@@ -68,10 +63,8 @@ def siglip_model(
     heads, hidden = file.integer("num_attention_heads"), file.integer("hidden_size")
     if hidden % heads:
         raise file.fail("num_attention_heads", f"a divisor of the hidden size {hidden}")
-    if file.integer("num_channels", default=3) != 3:
-        raise file.fail("num_channels", "3")
-    if (n_layers := file.integer("num_hidden_layers")) > MOST_LAYERS:
-        raise file.fail("num_hidden_layers", f"at most {MOST_LAYERS}")
+    file.check_colours()
+    n_layers = file.layers_of()
     side = side_in_patches(file) if "positions" not in more else isqrt(positions_of(file))
     if side % merge and "positions" not in more:
         raise file.fail("image_size", f"a multiple of {merge} patches")
@@ -103,11 +96,11 @@ def siglip_model(
     )
 
 
-def positions_of(file: TowerFile) -> int:
+def positions_of(file: TowerFile, name: str = "num_patches") -> int:
     """Return the number of learned positions, those of a square, where pictures are none."""
     if file.is_gguf:
         return side_in_patches(file) ** 2
-    return file.integer("num_patches")
+    return file.integer(name)
 
 
 def hf_siglip(tensors: TowerTensors, config: ModelConfig, *prefixes: str) -> None:
@@ -118,7 +111,7 @@ def hf_siglip(tensors: TowerTensors, config: ModelConfig, *prefixes: str) -> Non
     tensors.drop("embeddings.position_ids")
     give_layer_roles(tensors, config, HF_LAYER, "encoder.layers.{}.")
     give_roles(tensors, "post_layernorm", Role.OUTPUT_NORM)
-    pad_siglip(tensors, config)
+    pad_to_groups(tensors, config)
 
 
 def gguf_siglip(tensors: TowerTensors, config: ModelConfig) -> None:
@@ -126,9 +119,9 @@ def gguf_siglip(tensors: TowerTensors, config: ModelConfig) -> None:
     tensors.rename("v.position_embd.weight", tensors.usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
         exchange_if_old(tensors, config, number)
-    give_layer_roles(tensors, config, GGUF_LAYER, "v.blk.{}.")
+    give_layer_roles(tensors, config, CLIP_LAYER, "v.blk.{}.")
     give_roles(tensors, "v.post_ln", Role.OUTPUT_NORM)
-    pad_siglip(tensors, config)
+    pad_to_groups(tensors, config)
 
 
 def exchange_if_old(tensors: TowerTensors, config: ModelConfig, number: int) -> None:
@@ -143,16 +136,3 @@ def exchange_if_old(tensors: TowerTensors, config: ModelConfig, number: int) -> 
         tensors.rename(f"{up}.{end}", "")
         tensors.rename(f"{down}.{end}", f"{up}.{end}")
         tensors.rename("", f"{down}.{end}")
-
-
-def pad_siglip(tensors: TowerTensors, config: ModelConfig) -> None:
-    """Pad matrices to whole groups: the further values are zeros all the way."""
-    assert config.patches is not None
-    patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
-    tensors.as_matrix(patches)
-    tensors.pad(patches, hidden, config.patches.inputs)
-    for number in range(config.n_layers):
-        size = config.ffn_size(number)
-        tensors.pad(tensors.usual(Role.FFN_UP, number), size, hidden)
-        tensors.pad(tensors.usual(Role.FFN_UP_BIAS, number), size)
-        tensors.pad(tensors.usual(Role.FFN_DOWN, number), hidden, size)

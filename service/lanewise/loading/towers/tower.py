@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.names import GGUF
-from lanewise.loading.base.program import Layer, ModelConfig
+from lanewise.loading.base.program import Layer, ModelConfig, Rope
 from lanewise.loading.base.sources import Sources
 from lanewise.loading.towers.tensors import TowerTensors
 
@@ -17,6 +18,8 @@ CLIP_STATISTICS: Mapping[str, Any] = {  # of many preprocessors, where no file s
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+MOST_LAYERS = 1000
+MOST_PATCHES = 1 << 16  # of one picture, where the file sets no bound
 GROUP = 32  # sizes are padded to multiples, so that any matrix can be held in blocks
 # A field's name in vision_config to its key in the metadata of an mmproj file.
 CLIP_KEYS: Mapping[str, str] = {
@@ -42,6 +45,19 @@ CLIP_KEYS: Mapping[str, str] = {
         "preproc_image_size": "preproc_image_size",
     }.items()
 }
+
+# Names in a layer of an mmproj file; the matrices in the order of clamps.
+CLIP_NORMS: Mapping[str, Role] = {"ln1": Role.ATTN_NORM, "ln2": Role.FFN_NORM}
+CLIP_MATRICES: Mapping[str, Role] = {
+    "attn_q": Role.ATTN_Q,
+    "attn_k": Role.ATTN_K,
+    "attn_v": Role.ATTN_V,
+    "attn_out": Role.ATTN_OUTPUT,
+    "ffn_gate": Role.FFN_GATE,
+    "ffn_up": Role.FFN_UP,
+    "ffn_down": Role.FFN_DOWN,
+}
+CLIP_LAYER: Mapping[str, Role] = {**CLIP_NORMS, **CLIP_MATRICES}
 
 
 class TowerFile(Fields):
@@ -76,6 +92,17 @@ class TowerFile(Fields):
         """Return the number of rows of a tensor; 1 if it is missing, which the binding reports."""
         shape = self.tensors[name].shape if name in self.tensors else ()
         return shape[0] if shape else 1
+
+    def layers_of(self, name: str = "num_hidden_layers") -> int:
+        """Return the number of layers."""
+        if (n_layers := self.integer(name)) > MOST_LAYERS:
+            raise self.fail(name, f"at most {MOST_LAYERS}")
+        return n_layers
+
+    def check_colours(self, name: str = "num_channels") -> None:
+        """Raise ModelFileError if pictures are not R, G and B."""
+        if self.integer(name, default=3) != 3:
+            raise self.fail(name, "3")
 
     def three(self, name: str) -> tuple[float, float, float]:
         """Return a number for each of R, G and B."""
@@ -139,6 +166,31 @@ def theta_of(file: TowerFile, default: float) -> float:
     settings = Fields(rope if isinstance(rope, Mapping) else file.values, file.source)
     file.ignore("rope_theta")
     return settings.number("rope_theta", default=default)
+
+
+def turned_by_halves(theta: float, head_dim: int, first: int) -> Rope:
+    """Return RoPE whose first half of pairs turns by the axis ``first``, the second by the other.
+
+    The angles of both halves are the same.
+    """
+    quarter = head_dim // 4
+    one = tuple(round_to_f32(theta ** (-2 * i / (2 * quarter))) for i in range(quarter))
+    axes = (first,) * quarter + (1 - first,) * quarter
+    return Rope(theta, head_dim, frequencies=one + one, axes=axes)
+
+
+def pad_to_groups(tensors: TowerTensors, config: ModelConfig) -> None:
+    """Pad matrices to whole groups: the further values are zeros all the way."""
+    assert config.patches is not None
+    patches, hidden = tensors.usual(Role.PATCHES), config.hidden_size
+    tensors.as_matrix(patches)
+    tensors.pad(patches, hidden, config.patches.inputs)
+    for number in range(config.n_layers):
+        size = config.ffn_size(number)
+        for role in (Role.FFN_GATE, Role.FFN_UP):
+            tensors.pad(tensors.usual(role, number), size, hidden)
+        tensors.pad(tensors.usual(Role.FFN_UP_BIAS, number), size)
+        tensors.pad(tensors.usual(Role.FFN_DOWN, number), hidden, size)
 
 
 def seeing_ahead(config: ModelConfig, windowed_only: bool = False) -> ModelConfig:
