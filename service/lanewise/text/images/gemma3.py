@@ -7,20 +7,20 @@ from typing import Any
 
 from lanewise.text.images.layouts import (
     BILINEAR,
+    WHERE,
     Detail,
     Layout,
     PreprocessorError,
     Size,
+    Unframed,
     View,
     resample_of,
     side_of,
 )
 
-WHERE = "preprocessor_config.json"
-
 
 @dataclass(frozen=True, slots=True)
-class Gemma3:
+class Gemma3(Unframed):
     """What the files of one model say."""
 
     size: Size
@@ -38,19 +38,13 @@ class Gemma3:
         """Rows between their marks, on lines of their own."""
         return f"\n\n{self.mark}{self.placeholder}{self.end}\n\n"
 
-    def alone(self, layout: Layout) -> str:
-        """The same: no template writes more."""
-        return self.text(layout)
-
 
 def gemma3(facts: dict[str, Any], placeholder: str) -> Gemma3:
     """What a model's files say; PreprocessorError if it cannot be done."""
     fields, block = facts["preprocessor"], facts["patch_size"] * facts["merge"]
     if fields.get("do_pan_and_scan"):
         raise PreprocessorError(f"{WHERE}: do_pan_and_scan is true; accepted: false")
-    sides = [
-        side_of(fields, "size", name, facts["image_size"], WHERE) for name in ("width", "height")
-    ]
+    sides = [side_of(fields, "size", name, facts["image_size"]) for name in ("width", "height")]
     width, height = sides
     if (width, height) != (facts["image_size"],) * 2:
         raise PreprocessorError(
@@ -58,4 +52,4 @@ def gemma3(facts: dict[str, Any], placeholder: str) -> Gemma3:
             " tower has it"
         )
     n_tokens = (width // block) * (height // block)
-    return Gemma3((width, height), n_tokens, resample_of(fields, BILINEAR, WHERE), placeholder)
+    return Gemma3((width, height), n_tokens, resample_of(fields, BILINEAR), placeholder)

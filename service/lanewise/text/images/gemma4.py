@@ -8,22 +8,24 @@ from typing import Any
 
 from lanewise.text.images.layouts import (
     BICUBIC,
+    WHERE,
     Detail,
     ImageError,
     Layout,
     PreprocessorError,
     Size,
+    Unframed,
     View,
+    check_equal,
     resample_of,
 )
 
-WHERE = "preprocessor_config.json"
 BUDGETS = (70, 140, 280, 560, 1120)
 START, END = "<|image>", "<image|>"
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma4:
+class Gemma4(Unframed):
     """What the files of one model say."""
 
     block: int  # pixels of a side
@@ -45,10 +47,6 @@ class Gemma4:
         """Rows between their marks."""
         return f"{START}{self.mark}{END}"
 
-    def alone(self, layout: Layout) -> str:
-        """The same: no template writes more."""
-        return self.text(layout)
-
     def _within(self, size: Size, most: int) -> Size:
         """The largest size of this shape with so many tokens at most; ImageError if it has none."""
         factor = math.sqrt(most * self.block**2 / (size[0] * size[1]))
@@ -65,12 +63,7 @@ class Gemma4:
 def gemma4(facts: dict[str, Any], placeholder: str) -> Gemma4:
     """What a model's files say; PreprocessorError if it cannot be done."""
     fields, cap = facts["preprocessor"], facts.get("max_tokens_per_image") or BUDGETS[-1]
-    for name, value in (
-        ("patch_size", facts["patch_size"]),
-        ("pooling_kernel_size", facts["merge"]),
-    ):
-        if fields.get(name, value) != value:
-            raise PreprocessorError(f"{WHERE}: {name} is {fields[name]!r}; accepted: {value}")
+    check_equal(fields, patch_size=facts["patch_size"], pooling_kernel_size=facts["merge"])
     usual = fields.get("max_soft_tokens", 280)
     if usual not in BUDGETS:
         raise PreprocessorError(
@@ -83,6 +76,6 @@ def gemma4(facts: dict[str, Any], placeholder: str) -> Gemma4:
         block=facts["patch_size"] * facts["merge"],
         budgets=budgets,
         usual=usual,
-        resample=resample_of(fields, BICUBIC, WHERE),
+        resample=resample_of(fields, BICUBIC),
         mark=placeholder,
     )

@@ -12,22 +12,24 @@ from typing import Any
 
 from lanewise.text.images.layouts import (
     LANCZOS,
+    WHERE,
     Detail,
     Layout,
     PreprocessorError,
     Size,
+    Unframed,
     View,
     resample_of,
     side_of,
+    tiles,
 )
 
-WHERE = "preprocessor_config.json"
 LONGEST = 4096
 AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 @dataclass(frozen=True, slots=True)
-class Idefics3:
+class Idefics3(Unframed):
     """What the files of one model say."""
 
     longest: int
@@ -53,11 +55,7 @@ class Idefics3:
         if rows == columns == 1:
             return Layout((View((first, second), self.n_tokens),))
         resizes = first, second
-        views = [
-            View(resizes, self.n_tokens, (x, y, x + self.tile, y + self.tile))
-            for y in range(0, second[1], self.tile)
-            for x in range(0, second[0], self.tile)
-        ]
+        views = tiles(resizes, self.tile, self.n_tokens)
         whole = View((*resizes, square), self.n_tokens)
         return Layout((*views, whole), rows, columns)
 
@@ -73,10 +71,6 @@ class Idefics3:
         )
         whole = f"{AROUND}{WHOLE}{self.placeholder}{AROUND}"
         return f"{rows}\n{whole}" if rows else whole
-
-    def alone(self, layout: Layout) -> str:
-        """The same: no template writes more."""
-        return self.text(layout)
 
     def _multiples(self, size: Size) -> Size:
         (width, height), tile = size, self.tile
@@ -112,7 +106,7 @@ def _longest_edge(size: Size, longest: int) -> Size:
 def idefics3(facts: dict[str, Any], placeholder: str) -> Idefics3:
     """What a model's files say; PreprocessorError if it cannot be done."""
     fields, patch, merge = facts["preprocessor"], facts["patch_size"], facts["merge"]
-    tile = side_of(fields, "max_image_size", "longest_edge", 364, WHERE)
+    tile = side_of(fields, "max_image_size", "longest_edge", 364)
     if tile % (patch * merge):
         raise PreprocessorError(
             f"{WHERE}: max_image_size.longest_edge is {tile}; accepted: multiples of"
@@ -124,10 +118,10 @@ def idefics3(facts: dict[str, Any], placeholder: str) -> Idefics3:
             " the tower has it"
         )
     return Idefics3(
-        longest=side_of(fields, "size", "longest_edge", 4 * 364, WHERE),
+        longest=side_of(fields, "size", "longest_edge", 4 * 364),
         tile=tile,
         splits=fields.get("do_image_splitting", True) is not False,
-        resample=resample_of(fields, LANCZOS, WHERE),
+        resample=resample_of(fields, LANCZOS),
         n_tokens=(tile // patch // merge) ** 2,
         placeholder=placeholder,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,6 +11,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 Detail = Literal["auto", "low", "high", "original"]
 DETAILS: tuple[Detail, ...] = ("auto", "low", "high", "original")
 NEAREST, LANCZOS, BILINEAR, BICUBIC = 0, 1, 2, 3  # as Pillow numbers them
+WHERE = "preprocessor_config.json"
 FILTERS = (NEAREST, LANCZOS, BILINEAR, BICUBIC)
 
 
@@ -78,19 +80,50 @@ class Family(Protocol):
         """The same with what a chat template would write around it."""
 
 
-def resample_of(fields: dict[str, Any], default: int, where: str) -> int:
+class Unframed(ABC):
+    """A family whose chat templates write nothing around what stands for an image."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def text(self, layout: Layout) -> str:
+        """As ``Family.text``."""
+
+    def alone(self, layout: Layout) -> str:
+        """As ``Family.alone``."""
+        return self.text(layout)
+
+
+def tiles(resizes: tuple[Size, ...], side: int, n_tokens: int) -> list[View]:
+    """Views of all squares of an image that was resized to a multiple of them, row by row."""
+    width, height = resizes[-1]
+    return [
+        View(resizes, n_tokens, (x, y, x + side, y + side))
+        for y in range(0, height, side)
+        for x in range(0, width, side)
+    ]
+
+
+def check_equal(fields: dict[str, Any], **wanted: int) -> None:
+    """PreprocessorError if a file says another value than the tower has."""
+    for name, value in wanted.items():
+        if fields.get(name, value) != value:
+            raise PreprocessorError(f"{WHERE}: {name} is {fields[name]!r}; accepted: {value}")
+
+
+def resample_of(fields: dict[str, Any], default: int) -> int:
     """The filter that images are resized with."""
     given = fields.get("resample")
     resample = default if given is None else given
     if resample not in FILTERS:
-        raise PreprocessorError(f"{where}: resample is {given!r}; accepted: 0, 1, 2 or 3")
+        raise PreprocessorError(f"{WHERE}: resample is {given!r}; accepted: 0, 1, 2 or 3")
     return int(resample)
 
 
-def side_of(fields: dict[str, Any], name: str, key: str, default: int, where: str) -> int:
+def side_of(fields: dict[str, Any], name: str, key: str, default: int) -> int:
     """A length of ``{name: {key: length}}``, or the default where the file has none."""
     given = fields.get(name)
     given = default if given is None else given.get(key) if isinstance(given, dict) else given
     if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= 1 << 30:
-        raise PreprocessorError(f"{where}: {name}.{key} is {given!r}; accepted: a number of pixels")
+        raise PreprocessorError(f"{WHERE}: {name}.{key} is {given!r}; accepted: a number of pixels")
     return given

@@ -12,16 +12,18 @@ from typing import Any
 
 from lanewise.text.images.layouts import (
     BILINEAR,
+    WHERE,
     Detail,
     Layout,
     PreprocessorError,
     Size,
+    Unframed,
     View,
     resample_of,
+    tiles,
 )
 from lanewise.text.images.qwen import smart_resize_within
 
-WHERE = "preprocessor_config.json"
 START, END, THUMBNAIL = "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"
 # Fields of the preprocessor, as its class has them.
 DEFAULTS: Mapping[str, Any] = {
@@ -38,7 +40,7 @@ MOST_TILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Lfm2Vl:
+class Lfm2Vl(Unframed):
     """What the files of one model say."""
 
     block: int  # pixels of a side
@@ -59,12 +61,7 @@ class Lfm2Vl:
         tile = fields["tile_size"]
         columns, rows = self._grid(size)
         resizes = ((columns * tile, rows * tile),)
-        n_tokens = (tile // self.block) ** 2
-        views = [
-            View(resizes, n_tokens, (x, y, x + tile, y + tile))
-            for y in range(0, rows * tile, tile)
-            for x in range(0, columns * tile, tile)
-        ]
+        views = tiles(resizes, tile, (tile // self.block) ** 2)
         if fields["use_thumbnail"] and rows * columns > 1:
             views.append(whole)
         return Layout(tuple(views), rows, columns)
@@ -73,17 +70,13 @@ class Lfm2Vl:
         """Tiles behind their places, and the whole behind a name of its own."""
         if layout.rows * layout.columns <= 1:
             return START + self.mark * len(layout.views) + END
-        tiles = "".join(
+        placed = "".join(
             f"<|img_row_{row + 1}_col_{column + 1}|>{self.mark}"
             for row in range(layout.rows)
             for column in range(layout.columns)
         )
         has_whole = len(layout.views) > layout.rows * layout.columns
-        return START + tiles + (THUMBNAIL + self.mark if has_whole else "") + END
-
-    def alone(self, layout: Layout) -> str:
-        """The same: no template writes more."""
-        return self.text(layout)
+        return START + placed + (THUMBNAIL + self.mark if has_whole else "") + END
 
     def _whole(self, size: Size, least: int, most: int) -> View:
         area = self.block**2
@@ -129,4 +122,4 @@ def lfm2_vl(facts: dict[str, Any], placeholder: str) -> Lfm2Vl:
         raise PreprocessorError(
             f"{WHERE}: tile_size is {fields['tile_size']}; accepted: multiples of {block}"
         )
-    return Lfm2Vl(block, fields, resample_of(given, BILINEAR, WHERE), placeholder)
+    return Lfm2Vl(block, fields, resample_of(given, BILINEAR), placeholder)

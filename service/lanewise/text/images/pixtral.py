@@ -12,18 +12,18 @@ from lanewise.text.images.layouts import (
     ImageError,
     Layout,
     Size,
+    Unframed,
     View,
     resample_of,
     side_of,
 )
 
-WHERE = "preprocessor_config.json"
 BREAK, END = "[IMG_BREAK]", "[IMG_END]"
 LOW_BLOCKS = 8  # on the longest edge
 
 
 @dataclass(frozen=True, slots=True)
-class Pixtral:
+class Pixtral(Unframed):
     """What the files of one model say."""
 
     longest: int
@@ -55,17 +55,13 @@ class Pixtral:
         """A placeholder for each line, with a token behind it."""
         return BREAK.join([self.mark] * layout.views[0].lines) + END
 
-    def alone(self, layout: Layout) -> str:
-        """The same: no template writes more."""
-        return self.text(layout)
-
 
 def pixtral(facts: dict[str, Any], placeholder: str) -> Pixtral:
     """What a model's files say; PreprocessorError if it cannot be done."""
     fields = facts["preprocessor"]
     return Pixtral(
-        longest=side_of(fields, "size", "longest_edge", facts["image_size"], WHERE),
+        longest=side_of(fields, "size", "longest_edge", facts["image_size"]),
         block=facts["patch_size"] * facts["merge"],
-        resample=resample_of(fields, BICUBIC, WHERE),
+        resample=resample_of(fields, BICUBIC),
         mark=placeholder,
     )

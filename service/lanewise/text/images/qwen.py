@@ -11,14 +11,13 @@ from lanewise.text.images.layouts import (
     Detail,
     ImageError,
     Layout,
-    PreprocessorError,
     Size,
     View,
+    check_equal,
     resample_of,
     side_of,
 )
 
-WHERE = "preprocessor_config.json"
 MOST_RATIO = 200
 LOW_TOKENS = 128
 
@@ -81,19 +80,17 @@ def smart_resize_within(size: Size, block: int, least: int, most: int, smallest:
 def qwen(facts: dict[str, Any], placeholder: str) -> Qwen:
     """What a model's files say; PreprocessorError if it cannot be done."""
     fields, patch, merge = facts["preprocessor"], facts["patch_size"], facts["merge"]
-    for name, value in (("patch_size", patch), ("merge_size", merge)):
-        if fields.get(name, value) != value:
-            raise PreprocessorError(f"{WHERE}: {name} is {fields[name]!r}; accepted: {value}")
+    check_equal(fields, patch_size=patch, merge_size=merge)
     block = patch * merge
     older = {"shortest_edge": fields.get("min_pixels"), "longest_edge": fields.get("max_pixels")}
     limits = {
-        name: older[name] or side_of(fields, "size", name, default, WHERE)
+        name: older[name] or side_of(fields, "size", name, default)
         for name, default in (("shortest_edge", 64 * block**2), ("longest_edge", 16384 * block**2))
     }
     return Qwen(
         block=block,
         least=limits["shortest_edge"],
         most=limits["longest_edge"],
-        resample=resample_of(fields, BICUBIC, WHERE),
+        resample=resample_of(fields, BICUBIC),
         mark=placeholder,
     )
