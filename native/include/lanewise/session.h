@@ -158,9 +158,9 @@ typedef struct lw_counters {  // since the session was opened
 // group for all layers if there are no windows, only one, or too many.
 lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out);
 lw_status lw_session_open(const lw_model* model, const lw_session_config* config, lw_session** out);
-// Bytes of one block of the KV cache: keys and values of LW_BLOCK_TOKENS tokens for the layers of a group, in the session's
-// kv_type, for each layer and head keys [head_dim][LW_BLOCK_TOKENS] and values [LW_BLOCK_TOKENS][value_dim]. They are the
-// same on every CPU. 0 for a pooled model.
+// Bytes of one block of the KV cache: keys and values of LW_BLOCK_TOKENS tokens for the layers of a group, in the
+// session's kv_type, for each layer and head keys [head_dim][LW_BLOCK_TOKENS] and values [LW_BLOCK_TOKENS][value_dim].
+// They are the same on every CPU. 0 for a pooled model.
 size_t lw_session_block_bytes(const lw_session* session);
 // Copies a block of the KV cache to `bytes`, or `bytes` to a block: lw_session_block_bytes of them. Any thread may call
 // both, also during steps that do not write the block and, for lw_session_write_block, do not read it. What is written

@@ -151,8 +151,9 @@ static uint32_t least_window(const lw_model* model) {
 }
 
 static lw_status check_sees(const lw_session* s, const lw_batch* b) {
+    if (b->sees == NULL) return LW_OK;
     const uint32_t window = least_window(s->model);
-    for (uint32_t i = 0; b->sees != NULL && i < b->n_seqs; ++i) {
+    for (uint32_t i = 0; i < b->n_seqs; ++i) {
         const uint64_t begin = b->query_start[i], end = b->query_start[i + 1], all = b->context_lens[i] + (end - begin);
         for (uint64_t row = begin; row < end; ++row) {
             const uint64_t own = b->context_lens[i] + (row - begin), sees = b->sees[row];

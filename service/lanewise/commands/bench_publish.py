@@ -19,6 +19,7 @@ from lanewise.commands.opening import Opened
 from lanewise.host import format_size
 from lanewise.runtime import kernels_in_use
 from lanewise.settings import BenchSettings, SettingsError
+from lanewise.store.fingerprint import plain_files, sha256_of
 
 PROMPT, DECODE, SEQUENCES, CONTEXT = 512, 128, (1, 8), 32
 NAMES = {
@@ -107,19 +108,11 @@ def _jsonl_of(command: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def digest(files: Sequence[Path]) -> str:
     """SHA-256 of the file, or of the names and digests of all files."""
-    digests = {}
-    for path in _files_in(files):
-        with path.open("rb") as file:
-            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    digests = {path.name: sha256_of(path) for path in plain_files(files)}
     if len(digests) == 1:
         return next(iter(digests.values()))
     lines = "".join(f"{name} {one}\n" for name, one in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        yield from (one for one in path.iterdir() if one.is_file()) if path.is_dir() else (path,)
 
 
 def as_markdown(
@@ -149,7 +142,7 @@ def _notes(
     settings: BenchSettings, opened: Opened, report: Mapping[str, Any], theirs: Theirs | None
 ) -> Iterator[str]:
     files, info = opened.checkpoint.files, opened.model.info
-    size = format_size(sum(path.stat().st_size for path in _files_in(files)))
+    size = format_size(sum(path.stat().st_size for path in plain_files(files)))
     yield f"file: {opened.checkpoint.path.name}, {size}, sha256 {digest(files)}"
     yield f"kernels: {info.isa}: {', '.join(kernels_in_use(info.isa, opened.model.weights))}"
     asked = f"`{settings.weights}`" if settings.weights else "as in the file"

@@ -5,8 +5,8 @@ on: the fingerprint of the model, the block's key and its bytes. A file that is 
 foreign or of another version is a miss. Files are written under another name and renamed, so a
 process that is killed leaves no half of a block.
 
-With a secret, names and checksums are keyed: who does not have it can neither make a block that is
-used nor tell from a name which text a block belongs to.
+With a secret, names and checksums are keyed: without it a block that
+is used cannot be made, nor be told from its name which text it belongs to.
 """
 
 import json
@@ -14,7 +14,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -65,7 +65,7 @@ def sweep(root: Path) -> None:
 def is_whole(path: Path) -> bool:
     """Whether a file has a header of this version and as many bytes as that says.
 
-    Its checksum can be checked only by who has the model, and the secret.
+    Its checksum can be checked only with the model and the secret.
     """
     try:
         with path.open("rb") as file:
@@ -83,11 +83,18 @@ def trim(root: Path, most_bytes: int) -> tuple[int, int]:
 
     Returns the bytes that are left, and how many blocks went.
     """
-    files = sorted(files_of(root), key=lambda file: file.used, reverse=True)
-    left, removed = 0, 0
-    for file in files:
-        if left + file.n_bytes <= most_bytes:
-            left += file.n_bytes
+    left, removed = _trimmed(root, most_bytes)
+    return sum(file.n_bytes for file in left), removed
+
+
+def _trimmed(root: Path, most_bytes: int) -> tuple[list[StoredFile], int]:
+    """The files that are left, and how many went."""
+    left: list[StoredFile] = []
+    n_bytes, removed = 0, 0
+    for file in sorted(files_of(root), key=lambda file: file.used, reverse=True):
+        if n_bytes + file.n_bytes <= most_bytes:
+            n_bytes += file.n_bytes
+            left.append(file)
             continue
         with suppress(OSError):
             file.path.unlink()
@@ -117,7 +124,7 @@ class BlockFiles:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._names: set[str] = set()
-        self._held_bytes = 0  # of all models, as of the last look, and what was written since
+        self.held_bytes = 0  # of all models, as of the last look, and what was written since
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._folder / ABOUT).write_text(json.dumps(about or {}, indent=1) + "\n")
@@ -128,16 +135,14 @@ class BlockFiles:
 
     def look(self) -> None:
         """Read the directory again: other processes add and remove blocks."""
-        files = list(files_of(self.root))
+        self._note(list(files_of(self.root)))
+
+    def _note(self, files: Sequence[StoredFile]) -> None:
+        """These files are there, of all models."""
         names = {file.path.stem for file in files if self._folder in file.path.parents}
         with self._lock:
             self._names = names
-            self._held_bytes = sum(file.n_bytes for file in files)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of all blocks in the store, as far as known."""
-        return self._held_bytes
+            self.held_bytes = sum(file.n_bytes for file in files)
 
     def name_of(self, key: bytes) -> str:
         """The name of the file of the block with this key."""
@@ -184,11 +189,11 @@ class BlockFiles:
             raise
         with self._lock:
             self._names.add(path.stem)
-            self._held_bytes += self.file_bytes
-            is_full = self._held_bytes > self._most_bytes
+            self.held_bytes += self.file_bytes
+            is_full = self.held_bytes > self._most_bytes
         if is_full:
-            trim(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))
-            self.look()
+            left, _ = _trimmed(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))
+            self._note(left)
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / f"{name}{SUFFIX}"

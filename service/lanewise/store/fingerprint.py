@@ -20,13 +20,12 @@ def content_digest(files: Iterable[Path], cache: Path) -> str:
     known = _read(known_path)
     whole = hashlib.sha256()
     seen = {}
-    for path in sorted(_plain(files), key=lambda one: one.name):
+    for path in sorted(plain_files(files), key=lambda one: one.name):
         info = path.stat()
         place = f"{path.resolve()} {info.st_size} {info.st_mtime_ns} {info.st_ino}"
         digest = known.get(place)
         if not isinstance(digest, str):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(path)
         seen[place] = digest
         whole.update(digest.encode())
     if not seen.keys() <= known.keys():
@@ -35,7 +34,14 @@ def content_digest(files: Iterable[Path], cache: Path) -> str:
     return whole.hexdigest()
 
 
-def _plain(paths: Iterable[Path]) -> Iterator[Path]:
+def sha256_of(path: Path) -> str:
+    """The digest of a file's contents, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def plain_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Files, and those in directories."""
     for path in paths:
         yield from filter(Path.is_file, path.iterdir()) if path.is_dir() else (path,)
 

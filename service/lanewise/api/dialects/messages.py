@@ -127,10 +127,13 @@ def _places_of_images(body: CountTokensRequest) -> Iterator[tuple[int, str]]:
     """What clients call images, by the identity of their blocks."""
     for i, turn in enumerate(body.messages):
         for j, block in enumerate(turn.content if isinstance(turn.content, list) else ()):
+            place = f"messages[{i}].content[{j}]"
             inner = block.content if isinstance(block, Block) else ""
-            yield id(block), f"messages[{i}].content[{j}].source"
+            if isinstance(block, ImageBlock):
+                yield id(block), f"{place}.source"
             for k, one in enumerate(inner if isinstance(inner, list) else ()):
-                yield id(one), f"messages[{i}].content[{j}].content[{k}].source"
+                if isinstance(one, ImageBlock):
+                    yield id(one), f"{place}.content[{k}].source"
 
 
 def _content(blocks: Sequence[Any], places: dict[int, str]) -> str | list[dict[str, Any]]:

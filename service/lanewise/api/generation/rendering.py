@@ -21,10 +21,10 @@ from lanewise.api.generation.infilling import read_infill
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.measuring import check_count, check_ids, check_size, room_of
 from lanewise.api.generation.shortening import shorter
-from lanewise.api.shared.budgets import MAX_CHARACTERS
+from lanewise.api.shared.budgets import MAX_CHARACTERS, RETRY_AFTER_S
 from lanewise.api.shared.images import NO_IMAGES, TEXT_ONLY, Images, refuse_images
 from lanewise.api.shared.request_budgets import text_size
-from lanewise.api.shared.state import RETRY_AFTER_S, ServerState
+from lanewise.api.shared.state import ServerState
 from lanewise.sandbox.images import ReadImage
 from lanewise.sandbox.lane import SandboxError
 from lanewise.sandbox.templates import pack_conversation
@@ -206,8 +206,7 @@ def _read_illustrated(
     """A text with placeholders where its images are; its own words may not be these."""
     eyes, seen = state.eyes, [images[id(part)] for part in item.images]
     assert eyes is not None
-    first, *others = item.text.split(item.mark)
-    text = first + "".join(one.alone + after for one, after in zip(seen, others, strict=True))
+    text = _interleaved(item.text.split(item.mark), [one.alone for one in seen])
     ids = state.tokenizer.encode(text, add_bos=add_bos, parse_special=True, bounds=bounds)
     if len(ids) > state.max_model_len:
         return Prompt(ids, item.text)
@@ -310,9 +309,13 @@ def _with_views(text: str, images: Sequence[ReadImage], written_as: str, param: 
             f"{param}: the model's chat template writes {len(between) - 1} images of {len(images)}",
             param=param,
         )
-    first, *others = between
-    pairs = zip(images, others, strict=True)
-    return first + "".join(image.text + behind for image, behind in pairs)
+    return _interleaved(between, [image.text for image in images])
+
+
+def _interleaved(texts: Sequence[str], between: Sequence[str]) -> str:
+    """Texts with others between them."""
+    first, *others = texts
+    return first + "".join(one + after for one, after in zip(between, others, strict=True))
 
 
 async def images_of(call: Call[Any], chat: Conversation, *, wants_pixels: bool) -> Images:

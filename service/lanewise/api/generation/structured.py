@@ -11,7 +11,7 @@ from lanewise.api.generation.ask import Ask, BestEffort, Constraint, Conversatio
 from lanewise.api.generation.call import Call
 from lanewise.api.generation.leaving import while_connected
 from lanewise.api.generation.rendering import Rendered
-from lanewise.api.shared.state import RETRY_AFTER_S
+from lanewise.api.shared.budgets import RETRY_AFTER_S
 from lanewise.api.shared.workers import INLINE_SIZE
 from lanewise.engine.base.request import Grammar
 from lanewise.sandbox.lane import SandboxError

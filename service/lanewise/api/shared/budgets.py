@@ -11,6 +11,7 @@ MAX_CHARACTERS = 256
 # JSON writes a character as six bytes at most.
 BYTES_OF_CHARACTER = 6
 ROOM = 1 << 16
+RETRY_AFTER_S = 5  # where the sandbox is busy
 MAX_PIXEL_BYTES = 64 << 20  # of what a tower sees of one image
 
 

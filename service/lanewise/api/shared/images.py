@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lanewise.api.conversations import ImagePart, Message
 from lanewise.api.errors import BadRequestError, UnavailableError
-from lanewise.api.http.limits import Hold
 from lanewise.api.observing.caller import Caller
+from lanewise.api.shared.budgets import RETRY_AFTER_S
 from lanewise.api.shared.image_data import DATA, bytes_of_url
 from lanewise.api.shared.image_fetch import Fetcher
 from lanewise.api.shared.workers import Workers
@@ -21,7 +21,6 @@ TEXT_ONLY = "this model reads text only"
 SOURCE = re.compile(r"\.(image_url(\.url)?|source)$")
 SEEING = ("user", "tool", "function")  # roles
 COPIES = 3  # of an image's bytes, on their way from base64 to the sandbox
-RETRY_AFTER_S = 5
 Images = Mapping[int, ReadImage]  # by the identity of the part of a message that brought it
 NO_IMAGES: Images = {}
 
@@ -88,7 +87,7 @@ class Eyes:
                 image = await self.service.read(
                     data, part.detail, caller.number, wants_pixels=wants_pixels
                 )
-            _keep(image, caller.hold)
+            caller.hold.keep(sum(len(view.pixels) for view in image.views))
         except ImageError as error:
             raise BadRequestError(f"{place}: {error}", param=place, code=error.code) from None
         except SandboxError as error:
@@ -136,10 +135,6 @@ def _lines(views: Sequence[Seen]) -> Iterator[tuple[Picture, int, int]]:
         length = view.n_tokens // view.lines
         for line in range(view.lines):
             yield picture, line * length, length
-
-
-def _keep(image: ReadImage, hold: Hold) -> None:
-    hold.keep(sum(len(view.pixels) for view in image.views))
 
 
 def placed(messages: Sequence[Message], param: str) -> list[tuple[str, ImagePart]]:

@@ -29,8 +29,6 @@ from lanewise.text.pooled_text import PooledText
 from lanewise.text.sampling_defaults import SamplingDefaults
 from lanewise.text.tokenizer import Tokenizer
 
-RETRY_AFTER_S = 5  # where the sandbox is busy
-
 
 class Phase(Enum):
     """Where the server is in its life."""

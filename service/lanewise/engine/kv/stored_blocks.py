@@ -132,6 +132,7 @@ class StoredBlocks(NoStore):
         self._post = post
         self._seconds_to_compute = seconds_to_compute
         self._files: Files | None = None
+        self._being_written = bytearray()  # of the thread that writes
         self._pending: dict[Key, int] = {}  # to be written, oldest first
         self._n_writing = 0
         self._readings: dict[Scheduled, _Reading] = {}
@@ -205,6 +206,7 @@ class StoredBlocks(NoStore):
 
     def _begin(self, files: Files) -> None:
         self._files = files
+        self._being_written = bytearray(files.block_bytes)
         self._give_to_write()
 
     # Writing.
@@ -240,10 +242,9 @@ class StoredBlocks(NoStore):
         """Write a block; returns why that failed. Nothing is written long after the end."""
         if time.monotonic() > self._write_until:
             return None
-        data = bytearray(files.block_bytes)
         try:
-            self._runner.read_block(block, data)
-            files.write(key, data)
+            self._runner.read_block(block, self._being_written)
+            files.write(key, self._being_written)
         except Exception as error:
             return error
         return None

@@ -134,9 +134,9 @@ class Sight:
         rows, self._job = self._job.rows, None
         self._metrics.image_views["computed"].inc()
         self._metrics.image_tokens.inc(picture.n_tokens)
-        self._keep(self._key(sequence, number), rows)
-        # Its other pictures may be the same one.
         key = self._key(sequence, number)
+        self._keep(key, rows)
+        # Its other pictures may be the same one.
         for same in [one for one in self._missing if self._key(sequence, one) == key]:
             sequence.rows[same] = rows
             self._missing.remove(same)
