@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -27,6 +26,7 @@ from lanewise.api.shared import compiling
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.engine.drawing import constraint
 from lanewise.text.chat_template import ChatTemplate
+from processes import children
 from toy_server import toy_server
 
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -75,10 +75,6 @@ def assert_well(client: httpx.Client, number: int = 0) -> None:
     assert client.post(COMPLETIONS, json=ask, timeout=LONG_S).status_code == 200
     ask = {"messages": HELLO, "max_tokens": 2}
     assert client.post(CHAT, json=ask, timeout=LONG_S).status_code == 200
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def zygote(server) -> int:

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lanewise.api.observing.merging import merged
 from lanewise.cluster.prompt import MAX_CHARACTERS, prompt_text
-from processes import is_gone
+from processes import command_line, is_gone
 from serving import wait_for
 
 
@@ -69,8 +68,7 @@ def test_a_server_ends_when_its_parent_is_killed():
     parent = subprocess.Popen([sys.executable, "-c", PARENT, ""], stdout=subprocess.PIPE)
     with parent:
         child = int(parent.stdout.readline())
-        command = Path(f"/proc/{child}/cmdline")
-        wait_for(lambda: b"lanewise\0serve" in command.read_bytes(), "the server's program")
+        wait_for(lambda: "lanewise serve" in " ".join(command_line(child)), "the server's program")
         assert not is_gone(child)
         os.kill(parent.pid, signal.SIGKILL)
         wait_for(lambda: is_gone(child), "the end of the server")

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 import topics
-from processes import is_gone
+from processes import children, command_line, is_gone
 from serving import answers, free_port, wait_for
 
 topics.module("ray", "ray")
@@ -129,10 +129,8 @@ class Application:
 
 def server_of(pid: int) -> int:
     """The process id of a replica's server."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    children = {int(one) for task in tasks for one in (task / "children").read_text().split()}
-    for child in children:
-        if b"lanewise" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+    for child in children(pid):
+        if "lanewise" in command_line(child):
             return child
     raise AssertionError(f"{pid} has no server")
 

@@ -7,13 +7,12 @@ import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lanewise.commands.chat import printable
 from pictures import png
-from processes import is_gone
+from processes import children, is_gone
 from serving import wait_for
 from terminal import Terminal, terminal
 from toy_server import toy_server
@@ -30,10 +29,6 @@ NUMBERS = (
     r"\[16 tokens, (?:[\d.]+ tokens/s, )?first after \d+ ms,"
     r" prompt (\d+), (\d+) of them cached"
 )
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def say(chat: Terminal, text: str, after: str = ">>> ") -> None:

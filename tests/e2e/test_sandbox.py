@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hostile_texts import ENDLESS_REGEX, ENDLESS_TEMPLATES
-from processes import is_gone
+from processes import children, descendants, is_gone
 from serving import free_port, lanewise_server, metric, running, wait_for
 from tiny_models import tiny_model, write_hf
 
@@ -20,15 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
 ASK = {"prompt": "The sea", "max_tokens": 2}
 HELLO = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below a process, whichever of its threads started them."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 def ask_endless(url: str, number: int) -> httpx.Response | None:
@@ -103,7 +94,7 @@ def test_workers_hold_no_secrets_and_no_files(tmp_path):
         below = descendants(process.pid)
         assert below
         for pid in below:
-            is_zygote = bool(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+            is_zygote = bool(children(pid))
             shown = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
             assert is_zygote or shown == "1000"
             assert b"a-secret" not in Path(f"/proc/{pid}/environ").read_bytes()

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from processes import command_line
 from tiny_child import LEAK, words_of
 from toy_router import toy_router
 
@@ -36,11 +37,8 @@ def router(tmp_path):
 
 def process_of(router, number):
     """The process that was started as the first, or the second."""
-    [pid] = [
-        pid
-        for pid in router.children()
-        if f"/{number}.yaml" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
+    files = {pid: " ".join(command_line(pid)) for pid in router.children()}
+    [pid] = [pid for pid, command in files.items() if f"/{number}.yaml" in command]
     return pid
 
 

@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
 
-from processes import is_gone
+from processes import command_line, is_gone
 from serving import wait_for
 from toy_router import toy_router
 
@@ -168,7 +167,7 @@ def test_a_client_that_goes_ends_the_work_for_it(router):
 
     router.client.post("/v1/completions", json=BODIES["/v1/completions"])
     before = total("vllm:generation_tokens_total{")
-    pid = next(pid for pid in router.children() if b"1.yaml" in _command(pid))
+    pid = next(pid for pid in router.children() if "1.yaml" in " ".join(command_line(pid)))
     os.kill(pid, signal.SIGUSR1)  # it computes no further step
     try:
         with httpx.stream("POST", f"{router.url}/v1/completions", json=ask, timeout=5) as _:
@@ -181,10 +180,6 @@ def test_a_client_that_goes_ends_the_work_for_it(router):
         os.kill(pid, signal.SIGUSR1)
     wait_for(lambda: total("vllm:num_requests_running{") == 0, "the end of the work")
     assert total("vllm:generation_tokens_total{") < before + 300
-
-
-def _command(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_the_page_and_pages_of_this_machine_are_answered_without_a_model(router):

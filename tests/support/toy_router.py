@@ -22,6 +22,7 @@ from lanewise.router.process import Launcher, spawned
 from lanewise.router.serve import route
 from lanewise.server.listener import bind
 from lanewise.settings import Settings, resolve_mapping
+from processes import children
 from serving import free_port, wait_for
 
 SUPPORT = Path(__file__).parent
@@ -58,8 +59,7 @@ class RunningRouter:
         return self.client.get("/health/ready").json()["models"]
 
     def children(self) -> list[int]:
-        file = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(one) for one in file.read_text().split()]
+        return children(self.process.pid)
 
     def stop(self, with_signal: int = signal.SIGTERM) -> int:
         self.process.send_signal(with_signal)
