@@ -21,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORES := $(shell nproc)
 # As many tests at a time as there are cores; a worker that has none left takes half of what another has.
-PYTEST := $(BIN)/python -m pytest -rfE -n $(CORES) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -rfER -n $(CORES) --dist worksteal
 REFERENCE := $(VENV)/reference
 LLAMA_CPP := $(VENV)/llama.cpp
 LLAMA_CPP_PYTHON ?= llama-cpp-python==0.3.36 # without a version: the newest, as nights have it

@@ -36,6 +36,8 @@ class Telling:
         """No sign for each test: lines are told instead."""
         if self._config.option.verbose > 0 or hasattr(report, "wasxfail"):
             return None
+        if report.outcome == "rerun":
+            return ("rerun", "", "")
         if report.failed:
             return ("failed" if report.when == "call" else "error", "", "")
         if report.skipped:
@@ -54,6 +56,8 @@ class Telling:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tell a failure at once; the end of the run has more of it."""
+        if report.outcome == "rerun":
+            self._write(f"FAILED, runs again: {report.nodeid}\n{report.longreprtext}")
         if report.failed:
             self._n_failed += 1
             if self._config.option.verbose <= 0:
