@@ -31,9 +31,11 @@ PYTHON = {
     "runtime": {"native", "loading", "host", "topology"},
     "engine": {"runtime"},
     "store": set(),
+    "receipts": {"store", "runtime", "loading"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
-    "api": {"engine", "text", "sandbox", "settings", "told", "guide"},
+    "api": {"receipts", "engine", "text", "sandbox", "settings", "told", "guide"},
     "commands": {
+        "receipts",
         "planning",
         "runtime",
         "native",
@@ -48,6 +50,7 @@ PYTHON = {
     "child": set(),
     "router": {"api", "settings", "host", "told"},
     "server": {
+        "receipts",
         "router",
         "api",
         "engine",
@@ -84,6 +87,7 @@ PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
+    "commands/verify.py": {"engine"},
     # Programs of their own, so that no file of a model is read by the router.
     "router/sizing.py": {"engine", "held", "loading", "planning", "runtime"},
     "router/kinds.py": {"loading"},

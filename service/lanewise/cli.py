@@ -33,6 +33,7 @@ from lanewise.settings import (
     SettingsError,
     SourceSettings,
     StoreSettings,
+    VerifySettings,
     add_arguments,
     resolve_with_sources,
     unknown_flags,
@@ -159,6 +160,14 @@ COMMANDS = {
         "list, check or trim the prompts that servers keep on disk",
         usage="--kv-store DIR [--trim SIZE] [--verify]",
         example="--kv-store /var/lib/lanewise/kv --trim 5GiB",
+    ),
+    "verify": Command(
+        VerifySettings,
+        "lanewise.commands.verify",
+        "draw a signed answer again and say whether it is what the model gives",
+        usage="RECEIPT --model MODEL [--public-key FILE] [--json]",
+        example="answer.json --model model.gguf --public-key public.pem",
+        positional="receipt",
     ),
 }
 EXAMPLES = """\
@@ -288,10 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     several = flags.pop("positional_models", [])
     try:
         if positional is not None:
-            if "model" in flags:
-                both = f"{flags['model']!r} beside MODEL {positional!r}"
-                raise SettingsError(f"--model: {both}; accepted: one of them")
-            flags["model"] = positional
+            said = command.positional
+            if said in flags:
+                both = f"{flags[said]!r} beside {said.upper()} {positional!r}"
+                raise SettingsError(f"--{said}: {both}; accepted: one of them")
+            flags[said] = positional
         if several:
             flags["models"] = [*several, *flags.get("models", [])]
         settings, sources = resolve_with_sources(command.settings, flags, os.environ, config)

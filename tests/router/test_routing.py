@@ -1,5 +1,6 @@
 """Several models behind one address, on real sockets: the servers are toys in processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,18 @@ TYPE = "content-type"
 
 def entry(name, **more):
     return {"name": name, "model": f"{name}.gguf", "memory": 100 * MIB, **more}
+
+
+def total(router, name):
+    """The sum of a metric over all models, which call themselves by other names."""
+    lines = router.client.get("/metrics").text.splitlines()
+    return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
+
+
+def ask_in_vain(router, body):
+    """Ask for what nobody waits for."""
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(f"{router.url}/v1/completions", json=body, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +172,8 @@ def test_metrics_are_of_all_models_and_requests_count_once(router):
 def test_a_client_that_goes_ends_the_work_for_it(router):
     ask = {"model": "chat", "prompt": "a", "max_tokens": 400, "stream": True, "ignore_eos": True}
 
-    def total(name):
-        lines = router.client.get("/metrics").text.splitlines()
-        found = [x for x in lines if x.startswith(name)]  # by the toys' own name for themselves
-        assert found
-        return sum(float(one.rpartition(" ")[2]) for one in found)
-
     router.client.post("/v1/completions", json=BODIES["/v1/completions"])
-    before = total("vllm:generation_tokens_total{")
+    before = total(router, "vllm:generation_tokens_total{")
     pid = next(pid for pid in router.children() if "1.yaml" in " ".join(command_line(pid)))
     os.kill(pid, signal.SIGUSR1)  # it computes no further step
     try:
@@ -178,8 +185,8 @@ def test_a_client_that_goes_ends_the_work_for_it(router):
         for _ in range(5):  # it has noticed that the client has gone when it has answered others
             router.client.post("/tokenize", json={"model": "chat", "content": "a"})
         os.kill(pid, signal.SIGUSR1)
-    wait_for(lambda: total("vllm:num_requests_running{") == 0, "the end of the work")
-    assert total("vllm:generation_tokens_total{") < before + 300
+    wait_for(lambda: total(router, "vllm:num_requests_running{") == 0, "the end of the work")
+    assert total(router, "vllm:generation_tokens_total{") < before + 300
 
 
 def test_the_page_and_pages_of_this_machine_are_answered_without_a_model(router):
@@ -292,6 +299,10 @@ def test_a_stream_whose_server_is_killed_ends_with_an_error(tmp_path, path, more
         [child] = router.children()
         ask = {**more, "model": "a", "max_tokens": 450, "stream": True}
         got = b""
+        # With much else to answer, it has not answered this before it is killed.
+        others = {"model": "a", "prompt": "a", "max_tokens": 450, "ignore_eos": True, "n": 16}
+        threading.Thread(target=ask_in_vain, args=(router, others)).start()
+        wait_for(lambda: total(router, "vllm:num_requests_running{") > 0, "the other answers")
         with httpx.stream("POST", f"{router.url}{path}", json=ask, timeout=60) as answer:
             assert answer.status_code == 200
             for some in answer.iter_raw():

@@ -270,6 +270,9 @@ class GenerationFields(Strict):
     min_tokens: Count = 0
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    receipt: bool = Field(
+        False, description="A signed statement beside each answer, which `lanewise verify` checks."
+    )
     prompt_logprobs: int | None = Field(
         None,
         ge=0,

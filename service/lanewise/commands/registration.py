@@ -14,5 +14,6 @@ class Command:
     help: str
     usage: str = "[MODEL] [--SETTING VALUE …]"  # what must be given has no brackets
     example: str = ""  # what follows the command's name
+    positional: str = "model"  # the setting that an argument without a flag gives
     shows_sources: bool = False  # `run` is also given where each setting came from
     multiplies: bool = False  # large matrices in numpy: its BLAS gets all threads

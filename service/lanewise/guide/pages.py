@@ -20,7 +20,10 @@ FOLDER = Path(__file__).parent
 # The order in which a reader needs them; the index and the site show it.
 PARTS: dict[str, tuple[str, ...]] = {
     "Start": ("quickstart", "choose", "models", "commands"),
-    "Use": ("api", "vision", "structured", "tools", "reasoning", "lora", "speculation", "agents"),
+    "Use": (
+        *("api", "vision", "structured", "tools", "reasoning", "lora", "speculation", "agents"),
+        "receipts",
+    ),
     "API by dialect": (
         *("api-openai", "api-responses", "api-anthropic", "api-ollama", "api-llama-cpp"),
         *("api-vectors", "api-server"),

@@ -31,6 +31,7 @@ from lanewise.server.eyes import make_eyes
 from lanewise.server.listener import address_of
 from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
+from lanewise.server.make_issuer import make_issuer
 from lanewise.server.model_text import Text
 from lanewise.server.names import names_of
 from lanewise.settings import Settings
@@ -101,6 +102,11 @@ def serve(
             else None,
             budgets=TextBudgets.of(settings),
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
+            issuer=None
+            if text.pooling is not None
+            else make_issuer(
+                settings, model, None if text.chat_template is None else text.chat_template.digest
+            ),
             tracer=Tracer(settings.otlp_traces_endpoint, __version__)
             if settings.otlp_traces_endpoint
             else None,

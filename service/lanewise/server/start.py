@@ -20,6 +20,7 @@ from lanewise import host
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.held import held_within
 from lanewise.server.listener import bind, raise_file_limit
+from lanewise.server.make_issuer import signer_of
 from lanewise.server.opening import open_model
 from lanewise.settings import (
     Settings,
@@ -102,6 +103,7 @@ def _check(settings: Settings) -> None:
         )
     _check_runtime_lora(settings)
     _check_store(settings)
+    signer_of(settings)
 
 
 def _check_runtime_lora(settings: Settings) -> None:

@@ -24,6 +24,7 @@ from lanewise.settings.commands import (
     RemoveSettings,
     ReportSettings,
     StoreSettings,
+    VerifySettings,
 )
 from lanewise.settings.groups import grouped
 from lanewise.settings.key_files import store_secret, with_keys_of_files
@@ -74,6 +75,7 @@ __all__ = [
     "SettingsError",
     "SourceSettings",
     "StoreSettings",
+    "VerifySettings",
     "WeightSettings",
     "add_arguments",
     "flag_of",

@@ -288,6 +288,23 @@ class StoreSettings(SourceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerifySettings(ReportSettings):
+    """What ``lanewise verify`` can be told."""
+
+    receipt: str | None = knob(None, TEXT, "file with a receipt, or with an answer that has some")
+    public_key: str | None = knob(
+        None,
+        TEXT,
+        "file with the public key in PEM that must have signed it; without it any key is taken,"
+        " and told",
+    )
+    lora: str | None = knob(None, TEXT, "directory of the adapter that answered")
+    chat_template: str | None = knob(
+        None, TEXT, "file with the chat template that the server was given, if it was given one"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class FamiliesSettings(SourceSettings):
     """What ``lanewise families`` can be told."""
 
@@ -343,4 +360,5 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     ListSettings,
     RemoveSettings,
     FamiliesSettings,
+    VerifySettings,
 )

@@ -22,7 +22,7 @@ GROUPS = {
     ),
     "keys": (
         *("api_key", "api_key_file", "admin_api_key", "admin_api_key_file"),
-        *("allow_high_priority",),
+        *("allow_high_priority", "receipts"),
     ),
     "steps and queue": (
         *("max_seqs", "max_step_tokens", "itl_target_ms", "prefix_cache", "share_prefix_cache"),

@@ -218,6 +218,12 @@ class Settings(ModelSettings):
         "file with a secret that signs what is in kv_store: others who can write there cannot"
         " make the server use what they wrote; the same for all servers that share it",
     )
+    receipts: str | None = knob(
+        None,
+        TEXT,
+        "file with an Ed25519 private key in PEM, with which answers are signed whose requests ask"
+        " for a receipt (extra `receipts`)",
+    )
     lora: tuple[tuple[str, str], ...] = knob(
         (),
         NAMED_PATHS,

@@ -101,11 +101,13 @@ class CompiledGrammar:
 
     def __init__(
         self,
+        source: GrammarSource,
         first: FirstMatchers,
         eos_ids: Sequence[int],
         mask_words: int,
         numbers: NumberEnds | None,
     ) -> None:
+        self.source = source
         self._first = first
         self.numbers = numbers
         self.beginning = tuple(first.beginning)
@@ -156,7 +158,7 @@ class GrammarCompiler:
         first = first_matchers(vocabulary, library_grammar(source) if grammar is None else grammar)
         words = (vocabulary.vocab_size + 31) // 32
         numbers = self._number_ends(words) if source.has_json else None
-        compiled = CompiledGrammar(first, tuple(vocabulary.eos_tokens), words, numbers)
+        compiled = CompiledGrammar(source, first, tuple(vocabulary.eos_tokens), words, numbers)
         with self._lock:
             self._compiled[source] = compiled
             while len(self._compiled) > CACHED_GRAMMARS:

@@ -207,6 +207,7 @@ def ask(body: ChatCompletionRequest) -> Ask:
             prompt_logprobs=body.prompt_logprobs,
             prompt_scores=body.prompt_logprobs,
             token_ids=body.return_token_ids,
+            receipt=body.receipt,
             special_tokens=not body.skip_special_tokens,
             thinking=body.include_reasoning,
         ),
@@ -279,8 +280,8 @@ class ChatWire(OpenAiWire):
         return {"message": message}
 
     def more(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The prompt's log-probabilities, for there is one prompt."""
-        return self.prompt_scores(choices[0])
+        """The prompt's log-probabilities, for there is one prompt, and the receipts."""
+        return self.prompt_scores(choices[0]) | super().more(choices)
 
     def logprobs(self, choice: Choice) -> dict[str, Any] | None:
         """The log-probabilities of all tokens."""

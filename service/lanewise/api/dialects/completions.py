@@ -64,6 +64,7 @@ def ask(body: CompletionRequest) -> Ask:
             prompt_scores=body.prompt_logprobs,
             echo=body.echo,
             token_ids=body.return_token_ids,
+            receipt=body.receipt,
             special_tokens=not body.skip_special_tokens,
         ),
         delivery=delivery_of(body),

@@ -44,7 +44,10 @@ class OpenAiWire(ABC):
         return f'{self._head}"choices":[],"prompt_progress":{dumps(progress.to_json())}}}\n\n'
 
     def last(self) -> Iterator[str]:
-        """The usage, for those who asked, and the word that ends a stream."""
+        """Receipts and the usage, if they are asked for, and the word that ends a stream."""
+        if self.about.receipts is not None:
+            made = dumps_long(self.about.receipts.made())
+            yield f'{self._head}"choices":[],"receipts":{made}}}\n\n'
         if self._delivery.usage:
             yield f'{self._head}"choices":[],"usage":{dumps(self.usage())}}}\n\n'
         yield DONE
@@ -63,8 +66,11 @@ class OpenAiWire(ABC):
         yield f",{dumps_long(more)[1:]}" if more else "}"
 
     def more(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """What else a whole answer says; nothing."""
-        return {}
+        """What else a whole answer says: the receipts of its choices."""
+        if self.about.receipts is None:
+            return {}
+        made = self.about.receipts.made()
+        return {"receipts": [made[choice.index] for choice in choices]}
 
     def prompt_scores(self, choice: Choice) -> dict[str, Any]:
         """The log-probabilities of a choice's prompt, as vLLM gives them, if they are asked for."""

@@ -16,6 +16,7 @@ from lanewise.api.generation.events import (
     Usage,
 )
 from lanewise.api.generation.expecting import Expectation, Follower
+from lanewise.api.generation.receipts import Receipts
 from lanewise.api.generation.rendering import Rendered
 from lanewise.engine.base.stream import RequestStream, TokenOutput
 from lanewise.text.answers.families import AnswerParser
@@ -39,7 +40,9 @@ class Answering:
         expected: Sequence[int] = (),
         *,
         continues: bool,
+        receipts: Receipts | None = None,
     ) -> None:
+        self._receipts = receipts
         prompts, form = rendered.prompts, rendered.form
         self._ask = ask
         self._prompts = prompts
@@ -117,6 +120,8 @@ class Answering:
                 follower = self._followers[output.index]
                 usage.accepted_tokens += follower.push(output.sampled.token)
             events = answer.push(output)
+            if self._receipts is not None:
+                self._receipts.note(output.index, output.sampled, events)
             if usage.thinking_tokens is not None:
                 usage.thinking_tokens += answer.take_thinking_tokens()
             if answer.is_over and output.finish_reason is None:

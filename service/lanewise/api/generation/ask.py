@@ -156,6 +156,7 @@ class Shown:
     prompt_scores: int | None = None  # the same again, in a separate list
     echo: bool = False  # the prompt before the answer
     token_ids: bool = False
+    receipt: bool = False  # a signed statement of each answer
     special_tokens: bool = False  # in texts
     thinking: bool = True
 

@@ -8,6 +8,7 @@ from lanewise.api.errors import ApiError
 from lanewise.api.generation.ask import Ask
 from lanewise.api.generation.events import Choice, Piece, Progress, Usage
 from lanewise.api.generation.logprobs import TokenNames
+from lanewise.api.generation.receipts import Receipts
 from lanewise.api.http.error_forms import OPENAI, ErrorForm
 from lanewise.api.schemas import Strict
 from lanewise.engine.base.picture import Span
@@ -36,6 +37,7 @@ class About:
     fingerprint: str
     usage: Usage  # grows
     names: TokenNames
+    receipts: Receipts | None = None  # of the answers, if they are wanted and can be had
 
     def prompt_of(self, choice: int) -> Prompt:
         """What an answer continues."""

@@ -26,6 +26,7 @@ from lanewise.api.generation.events import Times, Usage
 from lanewise.api.generation.expecting import expected_tokens
 from lanewise.api.generation.logprobs import TokenNames
 from lanewise.api.generation.measuring import check_priority, tell_context, tell_lengths
+from lanewise.api.generation.receipts import Receipts, receipts_for
 from lanewise.api.generation.rendering import Rendered, render
 from lanewise.api.generation.structured import grammar_of
 from lanewise.api.http.error_forms import ErrorForm
@@ -117,18 +118,23 @@ async def _answer(call: Call[Ask], times: Times, dialect: Dialect[Any]) -> Respo
     params = await read(size, lambda: sampling_params(call, most))
     expected = await read(size, partial(expected_tokens, call)) if ask.expected else []
     requests = make_requests(call, prompts, params, adapter, grammar, expected)
-    answering = await read(size, partial(_answering, call, rendered, expected))
+    receipts = None
+    if ask.shown.receipt:
+        receipts = await read(size, partial(receipts_for, call, requests, grammar))
+    answering = await read(size, partial(_answering, call, rendered, expected, receipts))
     answering.usage.times = times
     answering.usage.image_tokens = sum(
         span.n_tokens for prompt in prompts for span in prompt.pictures
     )
-    about = _about(call, prompts, answering.usage)
+    about = _about(call, prompts, answering.usage, receipts)
     return await respond(
         Order(call, requests, answering, dialect, dialect.wire(about), about.model)
     )
 
 
-def _answering(call: Call[Ask], rendered: Rendered, expected: Sequence[int]) -> Answering:
+def _answering(
+    call: Call[Ask], rendered: Rendered, expected: Sequence[int], receipts: Receipts | None
+) -> Answering:
     ask = call.ask
     # The first space of an answer may be the tokenizer's or the model's. It is the model's where
     # the answer goes on with a text, and where it has a form, which has every space in it.
@@ -136,10 +142,14 @@ def _answering(call: Call[Ask], rendered: Rendered, expected: Sequence[int]) -> 
     chat = ask.input if rendered.form is not None else None
     if not isinstance(chat, Conversation) or chat.continue_final_message:
         continues = True
-    return Answering(ask, rendered, call.state.tokenizer, expected, continues=continues)
+    return Answering(
+        ask, rendered, call.state.tokenizer, expected, continues=continues, receipts=receipts
+    )
 
 
-def _about(call: Call[Ask], prompts: Sequence[Prompt], usage: Usage) -> About:
+def _about(
+    call: Call[Ask], prompts: Sequence[Prompt], usage: Usage, receipts: Receipts | None = None
+) -> About:
     ask, state = call.ask, call.state
     return About(
         ask=ask,
@@ -151,4 +161,5 @@ def _about(call: Call[Ask], prompts: Sequence[Prompt], usage: Usage) -> About:
         fingerprint=state.fingerprint,
         usage=usage,
         names=TokenNames(state.tokenizer),
+        receipts=receipts,
     )

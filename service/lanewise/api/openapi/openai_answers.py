@@ -60,6 +60,17 @@ DELTA = record(
 PROMPT_SCORE = record({"logprob": NUMBER, "rank": or_null(COUNT), "decoded_token": TEXT})
 PROMPT_SCORES = {"prompt_logprobs": array(or_null(mapping(PROMPT_SCORE)))}
 
+RECEIPT = record(
+    {
+        "statement": mapping(ANY),
+        "prompt_tokens": IDS,
+        "answer_tokens": IDS,
+        "public_key": TEXT,
+        "signature": TEXT,
+    }
+)
+RECEIPTS = {"receipts": array(RECEIPT)}
+
 
 def _answer(kind: str, choice: Schema, usage: Schema, **more: Schema) -> Schema:
     return record(
@@ -71,7 +82,7 @@ def _answer(kind: str, choice: Schema, usage: Schema, **more: Schema) -> Schema:
             "choices": array(choice),
             "usage": usage,
         },
-        {"system_fingerprint": TEXT, **more},
+        {"system_fingerprint": TEXT, **RECEIPTS, **more},
     )
 
 
@@ -99,7 +110,7 @@ CHAT_CHUNK = record(
             "maxItems": 1,
         },
     },
-    {"usage": or_null(USAGE), "system_fingerprint": TEXT},
+    {"usage": or_null(USAGE), "system_fingerprint": TEXT, **RECEIPTS},
 )
 LOGPROBS = or_null(
     record(
@@ -128,7 +139,7 @@ COMPLETION_CHUNK = record(
             "maxItems": 1,
         },
     },
-    {"usage": or_null(USAGE), "system_fingerprint": TEXT},
+    {"usage": or_null(USAGE), "system_fingerprint": TEXT, **RECEIPTS},
 )
 
 ITEM = record({"type": TEXT}, {"id": TEXT, "status": TEXT})
@@ -157,7 +168,7 @@ RESPONSE = record(
             )
         ),
     },
-    {"previous_response_id": or_null(TEXT), "metadata": or_null(mapping(TEXT))},
+    {"previous_response_id": or_null(TEXT), "metadata": or_null(mapping(TEXT)), **RECEIPTS},
 )
 RESPONSE_EVENT = record(
     {"type": {"type": "string", "pattern": "^(response\\..+|error)$"}, "sequence_number": COUNT}

@@ -14,6 +14,7 @@ from lanewise.api.observing.tracing import Tracer
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.compiling import GrammarService
 from lanewise.api.shared.images import Eyes
+from lanewise.api.shared.receipt_issuer import ReceiptIssuer
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.workers import Workers
@@ -74,6 +75,7 @@ class ServerState:
     # without this none can be loaded or unloaded.
     locate_adapter: Callable[[str], Path | None] | None = None
     tracer: Tracer | None = None  # None: traces are off
+    issuer: ReceiptIssuer | None = None  # None: no receipts are given
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again

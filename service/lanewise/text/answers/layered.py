@@ -32,6 +32,11 @@ class LayeredGrammar(ABC):
         self._debt_s = 0.0
 
     @property
+    def below(self) -> Below | None:
+        """The grammar under this one."""
+        return self._grammar
+
+    @property
     def debt_s(self) -> float:
         """What tokens of any text have taken too long: the grammar's."""
         return self._debt_s if self._grammar is None else self._grammar.debt_s

@@ -87,7 +87,11 @@ def ask_of(body: ResponsesRequest, items: Sequence[JsonItem]) -> Ask:
         constraint=_constraint_of(body),
         sampling=sampling_of(body),
         ending=ending_of(body, body.max_output_tokens, "max_output_tokens"),
-        shown=Shown(logprobs=_logprobs_of(body), special_tokens=not body.skip_special_tokens),
+        shown=Shown(
+            logprobs=_logprobs_of(body),
+            special_tokens=not body.skip_special_tokens,
+            receipt=body.receipt,
+        ),
         delivery=Delivery(stream=body.stream),
         priority=body.priority,
         last_prompt_tokens=body.truncate_prompt_tokens,

@@ -76,6 +76,8 @@ class ResponsesWire:
         else:
             response = self._response("completed", completed_at=int(time.time()))
         response["usage"] = usage_of(self._about.usage)
+        if self._about.receipts is not None:
+            response["receipts"] = self._about.receipts.made()
         self._asked.keep(response)
         return response
 
