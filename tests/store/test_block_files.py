@@ -16,7 +16,7 @@ KEYS = [bytes([number]) * 16 for number in range(20)]
 
 
 def opened(root, fingerprint=b"model", most_bytes=1 << 20, **more) -> BlockFiles:
-    return BlockFiles(root, fingerprint, SIZE, most_bytes=most_bytes, **more)
+    return BlockFiles(root, fingerprint, most_bytes=most_bytes, **more)
 
 
 def block(number: int) -> bytearray:
@@ -133,7 +133,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from lanewise.store.block_files import BlockFiles
-files = BlockFiles(Path(sys.argv[1]), b"model", 1 << 20, most_bytes=1 << 40)
+files = BlockFiles(Path(sys.argv[1]), b"model", most_bytes=1 << 40)
 print("begins", flush=True)
 while True:
     for number in range(4):
@@ -150,7 +150,7 @@ def test_a_writer_that_is_killed_leaves_whole_blocks_or_none(tmp_path):
             assert process.stdout.readline() == "begins\n"
             time.sleep(draw.random() * 0.02)
             process.kill()
-        files = BlockFiles(tmp_path, b"model", 1 << 20, most_bytes=1 << 40)
+        files = BlockFiles(tmp_path, b"model", most_bytes=1 << 40)
         for number in range(4):
             key, into = bytes([number]) * 16, bytearray(1 << 20)
             assert files.read(key, into) == files.has(key)

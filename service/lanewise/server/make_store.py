@@ -16,16 +16,16 @@ logger = logging.getLogger(__name__)
 
 
 def store_opener(
-    settings: Settings, model: Model, kv_type: str, block_bytes: int
+    settings: Settings, model: Model, kv_type: str, n_snapshots: int | None
 ) -> Callable[[], BlockFiles] | None:
     """A call that opens the store, which may take seconds; None where there is none."""
     if settings.kv_store is None:
         return None
-    if model.config.has_states:
-        logger.warning("kv_store is of no use yet for a model whose layers keep a state")
-        return None
     if not settings.prefix_cache:
         logger.warning("kv_store is of no use: prefix_cache is off")
+        return None
+    if n_snapshots == 0:
+        logger.warning("kv_store is of no use: there is no memory for snapshots of states")
         return None
     root, secret = Path(settings.kv_store).absolute(), store_secret(settings)
 
@@ -33,7 +33,6 @@ def store_opener(
         return BlockFiles(
             root,
             _fingerprint(model, kv_type),
-            block_bytes,
             most_bytes=settings.kv_store_bytes,
             secret=secret,
             about={"model": model.name, "weights": model.weights, "kv_cache_dtype": kv_type},

@@ -109,15 +109,13 @@ class BlockFiles:
         self,
         root: Path,
         fingerprint: bytes,
-        block_bytes: int,
         *,
         most_bytes: int,
         secret: bytes = b"",
         about: dict[str, str] | None = None,
     ) -> None:
         """Open the store in ``root``, made where it is missing; StoreError if it cannot be."""
-        self.root, self.block_bytes = root, block_bytes
-        self.file_bytes = HEADER.size + block_bytes
+        self.root = root
         self._secret = blake2b(secret, digest_size=32).digest() if secret else b""
         self._fingerprint = fingerprint
         self._folder = root / self._digest(b"model", fingerprint).hex()[:32]
@@ -158,7 +156,7 @@ class BlockFiles:
         try:
             with path.open("rb") as file:
                 header = file.read(HEADER.size)
-                whole = file.readinto(into) == self.block_bytes and not file.read(1)
+                whole = file.readinto(into) == len(into) and not file.read(1)
             is_right = whole and header == self._header(key, into)
             if is_right:
                 os.utime(path)
@@ -173,7 +171,8 @@ class BlockFiles:
 
     def write(self, key: bytes, data: bytearray) -> None:
         """Write a block, and remove others if there are too many bytes; OSError if that fails."""
-        if self.file_bytes > self._most_bytes:
+        file_bytes = HEADER.size + len(data)
+        if file_bytes > self._most_bytes:
             return
         path = self._path(self.name_of(key))
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -189,7 +188,7 @@ class BlockFiles:
             raise
         with self._lock:
             self._names.add(path.stem)
-            self.held_bytes += self.file_bytes
+            self.held_bytes += file_bytes
             is_full = self.held_bytes > self._most_bytes
         if is_full:
             left, _ = _trimmed(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))

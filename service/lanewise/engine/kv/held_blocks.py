@@ -60,7 +60,8 @@ class HeldBlocks:
             return no_prefix(self._windows)
         if self.store.holds(sequence):
             return None
-        return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
+        n_stored = self.store.n_alike(sequence)
+        return self.states.find_prefix(sequence, self._pool, self._windows, self._coming, n_stored)
 
     def n_lacking(self, sequence: Scheduled, prefix: Prefix, n_running: int) -> int:
         """Blocks that must be free for a sequence to start beside ``n_running`` others."""
@@ -197,7 +198,7 @@ class HeldBlocks:
         for group, table in enumerate(sequence.tables):
             key_here = None if key is None else key_in_group(key, group)
             self._pool.keep(table.blocks[index], key_here, key_in_group(before, group), tokens)
-            if key_here is not None and sequence.request.adapter is None:
+            if key_here is not None:
                 self.store.note_kept(key_here, table.blocks[index])
 
     def _forget_coming(self, sequence: Scheduled, key: Key) -> None:
