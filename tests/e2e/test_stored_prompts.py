@@ -7,6 +7,7 @@ import sys
 import httpx
 import pytest
 
+from family_models import write_case
 from lanewise.cli import main
 from serving import free_port, lanewise_server, metric, running, wait_for
 
@@ -22,10 +23,10 @@ BODY = {
 
 
 @contextlib.contextmanager
-def server(store, *more):
+def server(store, *more, model="demo"):
     """A server's process and address."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "lanewise", "serve", "demo", "--port", str(port)]
+    command = [sys.executable, "-m", "lanewise", "serve", model, "--port", str(port)]
     command += ["--threads", "1", "--kv-store", str(store), *more]
     with running(command, f"{url}/health/ready") as process:
         yield process, url
@@ -40,11 +41,9 @@ def ask(url, key="", **changes):
     return body["choices"][0], body["usage"]["prompt_tokens"], details.get("cached_tokens", 0)
 
 
-def blocks(url, result):
-    return metric(
-        url,
-        f'lanewise_kv_store_blocks_total{{engine="0",model_name="lanewise-demo-q8_0",result="{result}"',
-    )
+def blocks(url, result, name="lanewise-demo-q8_0"):
+    labels = f'engine="0",model_name="{name}",result="{result}"'
+    return metric(url, f"lanewise_kv_store_blocks_total{{{labels}")
 
 
 @pytest.fixture
@@ -120,3 +119,29 @@ def test_a_store_that_cannot_be_written_is_told_at_the_start(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["serve", "demo", "--port", "0", "--kv-store", str(tmp_path / "file/in")]) == 2
     assert "file/in: Not a directory; accepted: a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_next", "granitemoehybrid", "nemotron_h"])
+@pytest.mark.usefixtures("_native_library")
+def test_the_state_of_a_prompt_survives_a_kill(family, tmp_path):
+    model = write_case(family, tmp_path / "model", max_position_embeddings=512)
+    store, body = tmp_path / "store", {"prompt": PROMPT[:300], "model": "any"}
+    with server(store, model=str(model)) as (process, url):
+        name = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+        body["model"] = name
+        answer, n_prompt, cached = ask(url, **body)
+        assert cached == 0
+        wait_for(lambda: stored_states(url, name, "written") >= 1, "a state")
+        wait_for(lambda: blocks(url, "written", name) >= n_prompt // 32, "blocks")
+        process.kill()
+        process.wait()
+    with server(store, "--draft-tokens", "3", model=str(model)) as (_, url):
+        again, _, cached = ask(url, **body)
+        assert again == answer
+        assert cached == (n_prompt - 1) // 32 * 32
+        assert stored_states(url, name, "read") == 1
+
+
+def stored_states(url, name, result):
+    labels = f'engine="0",model_name="{name}",result="{result}"'
+    return metric(url, f"lanewise_kv_store_snapshots_total{{{labels}")

@@ -309,16 +309,19 @@ def test_places_of_snapshots_are_all_free_or_found_when_all_is_done(start, max_d
     expected = [answer(engine, one)[0][0] for one in texts]
     wait_until(lambda: is_quiet(engine))
     for _ in range(3):
-        engine, _ = start(**few)
-        together = asyncio.run(outputs_of(engine, *texts))
-        again = [[one.sampled.token for one in of_one if one.sampled] for of_one in together]
-        assert again == expected
-        wait_until(lambda: is_quiet(engine) and not engine._store.is_reading)
-        snapshots = engine._scheduler.states.snapshots
-        places = sorted([*snapshots._free, *snapshots._place_of.values()])
-        assert places == [4, 5]
-        assert not snapshots._held
-        assert engine._pool.n_used == 0
+        check_together(start(**few)[0], texts, expected)
+
+
+def check_together(engine, texts, expected):
+    together = asyncio.run(outputs_of(engine, *texts))
+    again = [[one.sampled.token for one in of_one if one.sampled] for of_one in together]
+    assert again == expected
+    wait_until(lambda: is_quiet(engine) and not engine._store.is_reading)
+    snapshots = engine._scheduler.states.snapshots
+    places = sorted([*snapshots._free, *snapshots._place_of.values()])
+    assert places == [4, 5]
+    assert not snapshots._held
+    assert engine._pool.n_used == 0
 
 
 def test_adapters_find_their_own_after_a_restart(start):

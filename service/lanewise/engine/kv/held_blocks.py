@@ -14,6 +14,7 @@ from lanewise.engine.base.block_pool import (
     key_in_group,
 )
 from lanewise.engine.base.sequence import BlockTable, Scheduled
+from lanewise.engine.base.snapshots import StateCopy
 from lanewise.engine.base.window import Windows
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates
@@ -179,6 +180,12 @@ class HeldBlocks:
     def give_back(self, copies: list[BlockCopy]) -> None:
         """Queue copies again for the next step: the step that took them did nothing."""
         self._copies = copies + self._copies
+
+    def note_copied(self, copies: Sequence[StateCopy]) -> None:
+        """A step has made these copies of states."""
+        if copies:
+            self.states.snapshots.note_made(copies)
+            self.store.note_copied()
 
     def _keep_full_blocks(self, sequence: Scheduled, end: int) -> None:
         for index in range(sequence.n_kept, end // BLOCK_TOKENS):

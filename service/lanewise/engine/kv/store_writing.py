@@ -35,7 +35,7 @@ class Writer:
         self._carrier = Carrier(memory)
         self._files: Files | None = None
         self._blocks: dict[Key, int] = {}  # to be written, oldest first
-        self._states: dict[Key, None] = {}  # likewise: keys of snapshots
+        self._states: dict[Key, None] = {}  # keys of snapshots, oldest first
         self._n_writing = 0  # blocks
         self._state_written: int | None = None  # the place that is held
         self._complained = False

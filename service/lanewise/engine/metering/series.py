@@ -84,9 +84,7 @@ class StoreSeries:
             [*labels, "result"],
             registry=registry,
         )
-        self._states = {
-            name: states.labels(**labels, result=name) for name in ("written", "read")
-        }
+        self._states = {name: states.labels(**labels, result=name) for name in ("written", "read")}
         self._read_s = Counter(
             "lanewise_kv_store_read_seconds",
             "Time that reading blocks and snapshots took, beside steps.",

@@ -182,12 +182,6 @@ class Scheduler:
         self.blocks.give_back(copies.blocks)
         self.states.snapshots.give_back(list(copies.states))
 
-    def note_copied(self, copies: Copies) -> None:
-        """A step has made the copies that it took."""
-        if copies.states:
-            self.states.snapshots.note_made(copies.states)
-            self.blocks.store.note_copied()
-
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses what a step of its decodes can spare, less the prompts that it has."""
         if self._pacer is None:
