@@ -34,13 +34,17 @@ class Watched(BlockFiles):
         self.gate.set()
         self.n_read = 0
         self.error: OSError | None = None
+        self.read_error: Exception | None = None
 
     def read(self, key, into):
         self.gate.wait()
         self.n_read += 1
+        if self.read_error is not None:
+            raise self.read_error
         return super().read(key, into)
 
     def write(self, key, data):
+        self.gate.wait()
         if self.error is not None:
             raise self.error
         super().write(key, data)
@@ -181,6 +185,40 @@ def test_others_run_while_one_waits_for_its_blocks(start):
     files.gate.set()
     thread.join()
     assert waiting == [(expected[0][0], N_FULL * BLOCK_TOKENS)]
+
+
+def test_a_store_that_hangs_delays_no_step(start, run_engine):
+    """While it neither reads nor writes, others take the steps that they take without a store."""
+    settings = replace(CONFIG, **SETTINGS)
+    without, runner = run_engine(*make_engine(settings))
+    others = [request(f"{number} is something else") for number in range(3)]
+    expected = [answer(without, one) for one in others]
+    n_steps = len(runner.batches)
+    stored(start)
+    second, files = start()
+    second._store._reader.seconds_to_compute = lambda n_tokens, n_before: 3600.0
+    files.gate.clear()
+    thread = threading.Thread(target=lambda: answer(second, request()))
+    thread.start()
+    wait_until(lambda: second._store.is_reading)
+    assert [answer(second, one) for one in others] == expected
+    assert len(second._runner.batches) == n_steps
+    files.gate.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("no such")])
+def test_a_store_that_fails_costs_only_computing(start, error):
+    ((expected, _),) = stored(start)
+    second, files = start()
+    files.read_error = error
+    files.error = OSError(5, "Input/output error")
+    assert answer(second, request()) == [(expected, 0)]
+    assert metric(second, "lanewise_kv_store_blocks_total", result="missed") == 1
+    wait_until(lambda: is_quiet(second))
+    files.read_error = files.error = None
+    assert answer(second, request("another text. " * 20))[0][1] == 0
+    wait_until(lambda: second._pool.n_used == 0)
 
 
 def test_a_store_that_is_too_slow_is_not_waited_for(start):

@@ -175,7 +175,7 @@ class BlockFiles:
         if file_bytes > self._most_bytes:
             return
         path = self._path(self.name_of(key))
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         half = path.with_name(f"{path.stem}.{os.getpid()}.{threading.get_native_id()}{HALF}")
         try:
             with open(half, "wb", opener=_private) as file:

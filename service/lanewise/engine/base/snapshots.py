@@ -141,7 +141,7 @@ class Snapshots:
         return place
 
     def _overwritten(self, kept: Iterable[int]) -> int | None:
-        """The place of the snapshot used longest ago that is not among ``kept``, no longer found."""
+        """The place of the snapshot used longest ago that is not among ``kept``, now free."""
         kept = set(kept)
         for key, place in self._place_of.items():
             if place not in kept:

@@ -196,8 +196,10 @@ class Reader:
                 if reading.is_dropped:
                     break
                 began = time.monotonic()
-                is_right = self._carrier.read(files, one.part)
-                reading.seconds.append(time.monotonic() - began)
+                try:
+                    is_right = self._carrier.read(files, one.part)
+                finally:
+                    reading.seconds.append(time.monotonic() - began)
                 if not is_right:
                     break
                 reading.n_done += 1
