@@ -1,14 +1,16 @@
 """What a store keeps: blocks of the KV cache and snapshots of states, each under a name."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Protocol
 
 from lanewise.engine.base.block_pool import BlockPool, Key
 from lanewise.engine.base.runner import BlockRunner
 from lanewise.engine.base.snapshots import Snapshots
 
+REMOTE = ("written", "read", "missed", "failed")
+REMOTE_BYTES = ("written", "read")  # each with ``bytes_`` before it
 STATE = b"state"  # before the key of a snapshot: no key of a block is as long as both
 
 
@@ -26,6 +28,21 @@ class Files(Protocol):
 
     def look(self) -> None:
         """See what other processes have added and removed."""
+
+    def is_near(self, name: bytes) -> bool:
+        """Whether reading it asks nothing of a network."""
+
+    def expect(self, names: Sequence[bytes]) -> None:
+        """These are going to be read, in this order, and nothing that was expected before."""
+
+    def take_remote_counts(self) -> Mapping[str, int]:
+        """What a bucket has done since the last call, by ``REMOTE`` and ``REMOTE_BYTES``."""
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made, by any thread, whenever there are new remote counts."""
+
+    def close(self) -> None:
+        """End what the store runs."""
 
 
 class Memory(NamedTuple):
@@ -48,12 +65,14 @@ class StoreCounts:
     states_written: int = 0
     states_read: int = 0
     read_s: float = 0.0
+    saved_s: float = 0.0  # what computing would have taken, without the time of reading
+    remote: Mapping[str, int] = field(default_factory=dict)
 
     def take(self) -> "StoreCounts":
         """The counts so far; they begin again at 0."""
-        taken = replace(self)
+        taken, new = replace(self), StoreCounts()
         for one in fields(self):
-            setattr(self, one.name, one.default)
+            setattr(self, one.name, getattr(new, one.name))
         return taken
 
 

@@ -6,9 +6,9 @@ always do.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lanewise.engine.base.block_pool import BlockPool, Key, key_in_group
 from lanewise.engine.base.sequence import Scheduled
@@ -22,10 +22,11 @@ LEAST_FREE = 16  # blocks that reading leaves free
 # Seconds after which a reading speed that was too slow is halved, so that it is tried again.
 FORGET_S = 30.0
 UNKNOWN_S = 0.001  # for a token to compute, before that was measured
+Kind = tuple[bool, bool]  # whether it is near, whether it is a snapshot
 NOT_FOUND = -1  # in place of a block: it is in the store alone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Wanted:
     """A block or a snapshot to be read, and what it is listed under then."""
 
@@ -33,6 +34,11 @@ class _Wanted:
     key: Key
     before: Key = b""
     tokens: Sequence[int] = ()
+    is_near: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        return self.is_near, self.part.is_state
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +46,8 @@ class _Reading:
     """What a waiting sequence waits for."""
 
     sequence: Scheduled
-    wanted: list[_Wanted]
+    wanted: list[_Wanted]  # in the order of the text: the first of them are a beginning
+    compute_s: float  # what computing instead is expected to take
     until: float  # by time.monotonic(): computing would be done by then
     is_dropped: bool = False
     n_done: int = 0
@@ -51,19 +58,19 @@ class ReadTimes:
     """How long blocks and snapshots take to read, averaged; nothing before any was read."""
 
     def __init__(self) -> None:
-        self._seconds = {False: 0.0, True: 0.0}  # by whether it is a snapshot
+        self._seconds: dict[Kind, float] = {}
         self._measured_at = 0.0
 
-    def note(self, seconds: float, *, is_state: bool) -> None:
+    def note(self, kind: Kind, seconds: float) -> None:
         """One was read in so many seconds."""
-        known = self._seconds[is_state]
-        self._seconds[is_state] += (seconds - known) / (4 if known else 1)
+        known = self._seconds.get(kind)
+        self._seconds[kind] = seconds if known is None else known + (seconds - known) / 4
         self._measured_at = time.monotonic()
 
-    def expected(self, n_blocks: int, n_states: int) -> float:
-        """Seconds for so many. What is long ago counts less, so that it is tried again."""
+    def expected(self, kinds: Iterable[Kind]) -> float:
+        """Seconds for all of these. What is long ago counts less, so that it is tried again."""
         idle_s = time.monotonic() - self._measured_at
-        seconds = n_blocks * self._seconds[False] + n_states * self._seconds[True]
+        seconds = sum(self._seconds.get(kind, 0.0) for kind in kinds)
         return seconds * math.exp2(-(idle_s // FORGET_S))
 
 
@@ -130,53 +137,48 @@ class Reader:
         )
         self._asked[sequence] = there.n_alike
         n_more = there.n_full - here.n_full
-        missing = [
+        lacking = [
             (there.n_full - len(blocks) + place, group)
             for group, blocks in enumerate(there.blocks)
             for place, block in enumerate(blocks)
             if block == NOT_FOUND
         ]
+        wanted = [_block(sequence, index, group) for index, group in sorted(lacking)]
         state = sequence.key_before(there.n_full) if states.exist and there.n_full else None
-        if state is not None and state in states.snapshots:
-            state = None
+        if state is not None and state not in states.snapshots:
+            wanted.append(_Wanted(Part(name_of_state(state), -1, is_state=True), state))
+        for one in wanted:
+            one.is_near = files.is_near(one.part.name)
         compute_s = self._compute_seconds(n_more * BLOCK_TOKENS, here.n_full * BLOCK_TOKENS)
-        expected_s = self._times.expected(len(missing), int(state is not None))
+        expected_s = self._times.expected(one.kind for one in wanted)
         if n_more < LEAST_READ or expected_s > compute_s:
             return
-        wanted = self._take_places(sequence, missing, there.blocks, state)
-        if wanted is not None:
-            reading = _Reading(sequence, wanted, time.monotonic() + max(compute_s, 0.05))
-            self._readings[sequence] = reading
+        found = [block for blocks in there.blocks for block in blocks if block != NOT_FOUND]
+        if self._take_places(wanted, found):
+            until = time.monotonic() + max(compute_s, 0.05)
+            reading = self._readings[sequence] = _Reading(sequence, wanted, compute_s, until)
             self.thread.submit(self._read, files, reading)
 
-    def _take_places(
-        self,
-        sequence: Scheduled,
-        missing: list[tuple[int, int]],
-        found: list[list[int]],
-        state: Key | None,
-    ) -> list[_Wanted] | None:
-        """Places in memory for what is to be read; None if there is too little room."""
+    def _take_places(self, wanted: list[_Wanted], found: list[int]) -> bool:
+        """Give all that is wanted a place in memory; false if there is too little room.
+
+        ``found`` are the blocks that are there, of which none makes room for the others.
+        """
         pool = self._memory.pool
-        here = [block for blocks in found for block in blocks if block != NOT_FOUND]
-        n_kept = sum(map(pool.is_free, here))
-        if len(missing) > pool.n_free - n_kept - LEAST_FREE:
-            return None
-        place = None if state is None else self._memory.snapshots.reserve()
-        if state is not None and place is None:
-            return None
-        pool.share(here)  # so that none of them makes room for the others
-        blocks = pool.allocate(len(missing))
-        pool.release(here)
-        # In the order of the text: what was read when reading ends early is a beginning.
-        wanted = []
-        for (index, group), block in zip(sorted(missing), blocks, strict=True):
-            key = key_in_group(sequence.block_key(index), group)
-            before = key_in_group(sequence.key_before(index), group)
-            wanted.append(_Wanted(Part(key, block), key, before, sequence.block_tokens(index)))
-        if state is not None and place is not None:
-            wanted.append(_Wanted(Part(name_of_state(state), place, is_state=True), state))
-        return wanted
+        blocks = [one for one in wanted if not one.part.is_state]
+        if len(blocks) > pool.n_free - sum(map(pool.is_free, found)) - LEAST_FREE:
+            return False
+        for one in wanted:
+            if one.part.is_state:
+                place = self._memory.snapshots.reserve()
+                if place is None:
+                    return False
+                one.part = replace(one.part, place=place)
+        pool.share(found)
+        for one, block in zip(blocks, pool.allocate(len(blocks)), strict=True):
+            one.part = replace(one.part, place=block)
+        pool.release(found)
+        return True
 
     def _compute_seconds(self, n_tokens: int, n_before: int) -> float:
         """How long computing takes; a guess before any step was measured."""
@@ -192,6 +194,7 @@ class Reader:
     def _read(self, files: Files, reading: _Reading) -> None:
         """On the thread that reads."""
         try:
+            files.expect([one.part.name for one in reading.wanted])
             for one in reading.wanted:
                 if reading.is_dropped:
                     break
@@ -203,6 +206,7 @@ class Reader:
                 if not is_right:
                     break
                 reading.n_done += 1
+            files.expect(())
         finally:
             self._memory.post(lambda: self._end(reading))
 
@@ -221,12 +225,22 @@ class Reader:
                 counts.read += 1
         pool.release([one.part.place for one in reading.wanted if not one.part.is_state])
         for one, seconds in zip(reading.wanted, reading.seconds, strict=False):
-            self._times.note(seconds, is_state=one.part.is_state)
+            self._times.note(one.kind, seconds)
         counts.read_s += sum(reading.seconds)
+        if not reading.is_dropped:
+            computed_s = reading.compute_s * reading.n_done / len(reading.wanted)
+            counts.saved_s += max(0.0, computed_s - sum(reading.seconds))
         if reading.n_done < len(reading.seconds):
             counts.missed += 1
         if self._readings.get(reading.sequence) is reading:
             del self._readings[reading.sequence]
+
+
+def _block(sequence: Scheduled, index: int, group: int) -> _Wanted:
+    """What is to be read of a block, which has no place in memory yet."""
+    key = key_in_group(sequence.block_key(index), group)
+    before = key_in_group(sequence.key_before(index), group)
+    return _Wanted(Part(key, NOT_FOUND), key, before, sequence.block_tokens(index))
 
 
 class _Beyond:

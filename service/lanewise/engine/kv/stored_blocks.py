@@ -113,13 +113,18 @@ class StoredBlocks(NoStore):
 
     def take_counts(self) -> StoreCounts:
         """As ``NoStore.take_counts``."""
-        return self._counts.take()
+        counts = self._counts.take()
+        if self._files is not None:
+            counts.remote = self._files.take_remote_counts()
+        return counts
 
     def close(self) -> None:
         """As ``NoStore.close``; what was still to be written gets a moment."""
-        self._files = None
+        files, self._files = self._files, None
         self._reader.close()
         self._writer.close()
+        if files is not None:
+            files.close()
 
     def _open(self, open_files: Callable[[], Files]) -> None:
         try:
@@ -131,4 +136,6 @@ class StoredBlocks(NoStore):
 
     def _begin(self, files: Files) -> None:
         self._files = files
+        # The engine's thread publishes counts when it wakes.
+        files.tell(lambda: self._post(lambda: None))
         self._writer.begin(files)
