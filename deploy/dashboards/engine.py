@@ -78,9 +78,11 @@ PANELS = (
     lines(
         "Stored prompts",
         "Of servers with kv_store: blocks of 32 tokens written and read; missed: removed by others"
-        " or spoiled; failed: the disk is full, or not the server's.",
+        " or spoiled; failed: the disk is full, or not the server's. Of a bucket: failed = no"
+        " answer in time.",
         [
             (rate("lanewise_kv_store_blocks_total", by="result"), "{{result}}"),
+            (rate("lanewise_kv_store_remote_objects_total", by="result"), "bucket: {{result}}"),
         ],
         "ops",
     ),

@@ -12,6 +12,7 @@ from native_build import ARM_COMPILER, arm_program, check, tool, why_not_arm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import arm_root
 from levels import Level, missing, run
 
 
@@ -39,6 +40,18 @@ def cross_install(cross_compiler: str) -> Callable[[Path], None]:
         check(cmake, "--install", folder, "--prefix", prefix)
 
     return install
+
+
+@pytest.fixture(scope="session")
+def content(
+    tmp_path_factory: pytest.TempPathFactory, cross_install: Callable[[Path], None]
+) -> arm_root.ArmRoot:
+    """The arm64 image's files, with Python for every level that can be emulated."""
+    if reason := arm_root.missing():
+        topics.skip("arm", reason)
+    root = arm_root.ArmRoot(tmp_path_factory.mktemp("image"))
+    root.assemble(cross_install)
+    return root
 
 
 @pytest.fixture(scope="session")

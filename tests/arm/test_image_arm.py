@@ -28,18 +28,6 @@ STREAMED = 100
 
 
 @pytest.fixture(scope="module")
-def content(
-    tmp_path_factory: pytest.TempPathFactory, cross_install: Callable[[Path], None]
-) -> arm_root.ArmRoot:
-    """The image's files, with Python for every level that can be emulated."""
-    if reason := arm_root.missing():
-        topics.skip("arm", reason)
-    root = arm_root.ArmRoot(tmp_path_factory.mktemp("image"))
-    root.assemble(cross_install)
-    return root
-
-
-@pytest.fixture(scope="module")
 def answer() -> str:
     """What this machine's server says."""
     with lanewise_server() as url:

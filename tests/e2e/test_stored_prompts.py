@@ -1,13 +1,16 @@
 """A prompt is computed once: a server that is killed and started again reads what it had."""
 
 import contextlib
+import os
 import random
 import sys
 
 import httpx
 import pytest
 
+from family_models import write_case
 from lanewise.cli import main
+from s3_server import BUCKET, s3_server
 from serving import free_port, lanewise_server, metric, running, wait_for
 
 WORDS = ("the", "river", "rises", "over", "wide", "fields", "and", "takes", "houses", "with", "it")
@@ -22,12 +25,13 @@ BODY = {
 
 
 @contextlib.contextmanager
-def server(store, *more):
+def server(store, *more, model="demo", env=None):
     """A server's process and address."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "lanewise", "serve", "demo", "--port", str(port)]
+    command = [sys.executable, "-m", "lanewise", "serve", model, "--port", str(port)]
     command += ["--threads", "1", "--kv-store", str(store), *more]
-    with running(command, f"{url}/health/ready") as process:
+    env = None if env is None else os.environ | env
+    with running(command, f"{url}/health/ready", env=env) as process:
         yield process, url
 
 
@@ -40,11 +44,9 @@ def ask(url, key="", **changes):
     return body["choices"][0], body["usage"]["prompt_tokens"], details.get("cached_tokens", 0)
 
 
-def blocks(url, result):
-    return metric(
-        url,
-        f'lanewise_kv_store_blocks_total{{engine="0",model_name="lanewise-demo-q8_0",result="{result}"',
-    )
+def blocks(url, result, name="lanewise-demo-q8_0"):
+    labels = f'engine="0",model_name="{name}",result="{result}"'
+    return metric(url, f"lanewise_kv_store_blocks_total{{{labels}")
 
 
 @pytest.fixture
@@ -75,6 +77,19 @@ def test_a_killed_server_has_its_prompts_after_a_start(written, capsys):
     assert "0 blocks are not whole" in told
     assert main(["store", "--kv-store", str(store), "--trim", "1"]) == 0
     assert not list(store.rglob("*.kv"))
+
+
+def test_an_exported_prompt_is_known_to_a_server_that_imports_it(written, tmp_path, capsys):
+    store, answer, n_prompt = written
+    archive, other = str(tmp_path / "prompt.tar"), tmp_path / "other"
+    assert main(["store", "--kv-store", str(store), "--export-file", archive]) == 0
+    assert main(["store", "--kv-store", str(other), "--import-file", archive]) == 0
+    assert " blocks are new" in capsys.readouterr().out
+    with server(other) as (_, url):
+        again, _, cached = ask(url)
+        assert (again, cached) == (answer, (n_prompt - 1) // 32 * 32)
+    assert main(["store", "--kv-store", str(other), "--import-file", __file__]) == 2
+    assert "accepted: an export_file" in capsys.readouterr().err
 
 
 def test_other_settings_and_spoiled_files_are_misses(written, capsys):
@@ -120,3 +135,65 @@ def test_a_store_that_cannot_be_written_is_told_at_the_start(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["serve", "demo", "--port", "0", "--kv-store", str(tmp_path / "file/in")]) == 2
     assert "file/in: Not a directory; accepted: a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_next", "granitemoehybrid", "nemotron_h"])
+@pytest.mark.usefixtures("_native_library")
+def test_the_state_of_a_prompt_survives_a_kill(family, tmp_path):
+    model = write_case(family, tmp_path / "model", max_position_embeddings=512)
+    store, body = tmp_path / "store", {"prompt": PROMPT[:300], "model": "any"}
+    with server(store, model=str(model)) as (process, url):
+        name = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+        body["model"] = name
+        answer, n_prompt, cached = ask(url, **body)
+        assert cached == 0
+        wait_for(lambda: stored_states(url, name, "written") >= 1, "a state")
+        wait_for(lambda: blocks(url, "written", name) >= n_prompt // 32, "blocks")
+        process.kill()
+        process.wait()
+    with server(store, "--draft-tokens", "3", model=str(model)) as (_, url):
+        again, _, cached = ask(url, **body)
+        assert again == answer
+        assert cached == (n_prompt - 1) // 32 * 32
+        assert stored_states(url, name, "read") == 1
+
+
+def stored_states(url, name, result):
+    labels = f'engine="0",model_name="{name}",result="{result}"'
+    return metric(url, f"lanewise_kv_store_snapshots_total{{{labels}")
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_servers_with_directories_of_their_own_share_a_bucket(tmp_path):
+    with s3_server(delay_s=0.01) as s3:
+        remote = ("--kv-store-remote", f"s3://{BUCKET}/prompts")
+        with server(tmp_path / "one", *remote, env=s3.environment()) as (process, url):
+            answer, n_prompt, _ = ask(url)
+            wait_for(lambda: remote_objects(url, "written") >= n_prompt // 32, "objects")
+            process.kill()
+            process.wait()
+        with server(tmp_path / "other", *remote, env=s3.environment()) as (_, url):
+            wait_for(lambda: s3.asked["GET"] >= 2, "a listing")
+            again, _, cached = ask(url)
+            assert again == answer
+            assert cached == (n_prompt - 1) // 32 * 32
+            assert remote_objects(url, "read") == cached // 32
+        s3.status = 503
+        with server(tmp_path / "third", *remote, env=s3.environment()) as (_, url):
+            assert ask(url)[0] == answer
+            wait_for(lambda: remote_objects(url, "failed") > 0, "a failure")
+
+
+def remote_objects(url, result):
+    labels = f'engine="0",model_name="lanewise-demo-q8_0",result="{result}"'
+    return metric(url, f"lanewise_kv_store_remote_objects_total{{{labels}")
+
+
+@pytest.mark.parametrize(
+    ("remote", "says"),
+    [("ftp://any/thing", "kv_store_remote is ftp://any/thing"), ("s3://any", "without kv_store")],
+)
+def test_a_bucket_that_cannot_be_used_is_told_at_the_start(tmp_path, remote, says, capsys):
+    store = ["--kv-store", str(tmp_path / "store")] if "without" not in says else []
+    assert main(["serve", "demo", "--port", "0", *store, "--kv-store-remote", remote]) == 2
+    assert says in capsys.readouterr().err

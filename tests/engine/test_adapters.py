@@ -90,7 +90,8 @@ def test_batches_without_adapters_name_none(start):
 def test_no_block_is_found_by_another_adapter(adapters):
     first = adapters.load("a", "a")
     adapters.unload("a")
-    again = adapters.load("a", "a")  # perhaps with other weights
+    other = adapters.load("a", "b")  # with other weights
+    again = adapters.load("b", "a")
     tokens = range(64)
     keys = [
         Scheduled(
@@ -99,9 +100,10 @@ def test_no_block_is_found_by_another_adapter(adapters):
             )
         )
         for salt in ("", "salt")
-        for one in (None, first, again)
+        for one in (None, first, other, again)
     ]
     assert len({sequence.block_key(index) for sequence in keys for index in (0, 1)}) == 12
+    assert keys[1].block_key(1) == keys[3].block_key(1)  # the same weights, so the same blocks
 
 
 def test_an_unloaded_adapter_stays_until_its_last_request_has_ended(start, adapters):

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from lanewise.engine.base.adapters import LoadedAdapter
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.kv.store_parts import name_of_state
 from lanewise.runtime import BLOCK_TOKENS
 from lanewise.store.block_files import BlockFiles, files_of
-from toy_server import CONFIG, make_engine, outputs_of
+from toy import ToyAdapter
+from toy_server import CONFIG, make_engine, metric, outputs_of
 
-BYTES = 8 * BLOCK_TOKENS
 LONG = "the same long beginning of all these texts, again and again. " * 5
 SETTINGS = {"n_blocks": 64, "max_model_len": 1024}
 
@@ -27,18 +29,22 @@ class Watched(BlockFiles):
     """A store that can be slow, broken, or full."""
 
     def __init__(self, root):
-        super().__init__(root, b"toy", BYTES, most_bytes=1 << 20)
+        super().__init__(root, b"toy", most_bytes=1 << 20)
         self.gate = threading.Event()
         self.gate.set()
         self.n_read = 0
         self.error: OSError | None = None
+        self.read_error: Exception | None = None
 
     def read(self, key, into):
         self.gate.wait()
         self.n_read += 1
+        if self.read_error is not None:
+            raise self.read_error
         return super().read(key, into)
 
     def write(self, key, data):
+        self.gate.wait()
         if self.error is not None:
             raise self.error
         super().write(key, data)
@@ -77,8 +83,7 @@ def answer(engine, *requests):
 
 
 def is_quiet(engine):
-    store = engine._store
-    return not store._pending and not store._n_writing
+    return engine._store._writer.is_idle
 
 
 def stored(start, one=None, **changes):
@@ -169,7 +174,7 @@ def keys_of(one: GenerationRequest) -> list[bytes]:
 def test_others_run_while_one_waits_for_its_blocks(start):
     expected = stored(start)
     second, files = start()
-    second._store._seconds_to_compute = lambda n_tokens, n_before: 3600.0
+    second._store._reader.seconds_to_compute = lambda n_tokens, n_before: 3600.0
     files.gate.clear()
     waiting = []
     thread = threading.Thread(target=lambda: waiting.extend(answer(second, request())))
@@ -182,10 +187,44 @@ def test_others_run_while_one_waits_for_its_blocks(start):
     assert waiting == [(expected[0][0], N_FULL * BLOCK_TOKENS)]
 
 
+def test_a_store_that_hangs_delays_no_step(start, run_engine):
+    """While it neither reads nor writes, others take the steps that they take without a store."""
+    settings = replace(CONFIG, **SETTINGS)
+    without, runner = run_engine(*make_engine(settings))
+    others = [request(f"{number} is something else") for number in range(3)]
+    expected = [answer(without, one) for one in others]
+    n_steps = len(runner.batches)
+    stored(start)
+    second, files = start()
+    second._store._reader.seconds_to_compute = lambda n_tokens, n_before: 3600.0
+    files.gate.clear()
+    thread = threading.Thread(target=lambda: answer(second, request()))
+    thread.start()
+    wait_until(lambda: second._store.is_reading)
+    assert [answer(second, one) for one in others] == expected
+    assert len(second._runner.batches) == n_steps
+    files.gate.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("no such")])
+def test_a_store_that_fails_costs_only_computing(start, error):
+    ((expected, _),) = stored(start)
+    second, files = start()
+    files.read_error = error
+    files.error = OSError(5, "Input/output error")
+    assert answer(second, request()) == [(expected, 0)]
+    assert metric(second, "lanewise_kv_store_blocks_total", result="missed") == 1
+    wait_until(lambda: is_quiet(second))
+    files.read_error = files.error = None
+    assert answer(second, request("another text. " * 20))[0][1] == 0
+    wait_until(lambda: second._pool.n_used == 0)
+
+
 def test_a_store_that_is_too_slow_is_not_waited_for(start):
     expected = stored(start)
     second, files = start()
-    second._store._seconds_to_compute = lambda n_tokens, n_before: 0.01
+    second._store._reader.seconds_to_compute = lambda n_tokens, n_before: 0.01
     files.gate.clear()
     assert answer(second, request()) == [(expected[0][0], 0)]
     files.gate.set()
@@ -195,7 +234,7 @@ def test_a_store_that_is_too_slow_is_not_waited_for(start):
 def test_a_request_that_is_given_up_while_it_waits_leaves_nothing(start):
     stored(start)
     second, files = start()
-    second._store._seconds_to_compute = lambda n_tokens, n_before: 3600.0
+    second._store._reader.seconds_to_compute = lambda n_tokens, n_before: 3600.0
     files.gate.clear()
 
     async def give_up():
@@ -206,7 +245,7 @@ def test_a_request_that_is_given_up_while_it_waits_leaves_nothing(start):
     wait_until(lambda: not second._store.is_reading)
     files.gate.set()
     wait_until(lambda: second._pool.n_used == 0)
-    assert not second._store._asked
+    assert not second._store._reader._asked
 
 
 def test_a_full_disk_costs_only_what_is_not_stored(start, caplog):
@@ -238,4 +277,98 @@ def test_a_store_that_cannot_be_opened_is_told_of(run_engine, caplog):
     engine, _ = run_engine(*make_engine(replace(CONFIG, **SETTINGS), open_store=fail))
     assert len(answer(engine, request())[0][0]) == 40
     wait_until(lambda: "there is no KV store" in caplog.text)
-    assert len(engine._store._pending) <= CONFIG.n_blocks
+    assert len(engine._store._writer._blocks) <= CONFIG.n_blocks
+
+
+WITH_STATES = {"n_snapshots": 8, "max_seqs": 4}
+
+
+def test_the_state_of_a_text_survives_a_restart(start, run_engine):
+    without, _ = run_engine(*make_engine(replace(CONFIG, **(SETTINGS | WITH_STATES))))
+    expected = answer(without, request())
+    assert stored(start, **WITH_STATES) == expected
+    second, files = start(**WITH_STATES)
+    assert answer(second, request()) == [(expected[0][0], N_FULL * BLOCK_TOKENS)]
+    assert files.n_read == N_FULL + 1
+    wait_until(lambda: metric(second, "lanewise_kv_store_snapshots_total", result="read") == 1)
+    assert metric(second, "lanewise_kv_store_blocks_total", result="read") == N_FULL
+    # in memory by now
+    assert answer(second, request()) == [(expected[0][0], N_FULL * BLOCK_TOKENS)]
+    assert files.n_read == N_FULL + 1
+
+
+def test_where_stored_texts_part_a_state_is_stored_for_the_next_one(start, run_engine):
+    system = "what all texts of this test begin with, and a little more than that. " * 4
+    first, second, third = (request(system + f"{number} asks " * 20) for number in "123")
+    without, _ = run_engine(*make_engine(replace(CONFIG, **(SETTINGS | WITH_STATES))))
+    expected = [answer(without, one)[0][0] for one in (second, third)]
+    stored(start, first, **WITH_STATES)
+    ((tokens, cached),) = stored(start, second, **WITH_STATES)
+    assert (tokens, cached) == (expected[0], 0)  # no state where the texts part
+    ((tokens, cached),) = stored(start, third, **WITH_STATES)
+    assert (tokens, cached) == (expected[1], len(system.encode()) // BLOCK_TOKENS * BLOCK_TOKENS)
+
+
+def test_a_text_goes_on_behind_a_stored_answer(start):
+    ((tokens, _),) = stored(start, long := asked(), **WITH_STATES)
+    one = replace(long.params, max_tokens=1)
+    after = GenerationRequest([*long.prompt, *tokens], one, choice=0)
+    engine, _ = start(**WITH_STATES)
+    ((_, cached),) = answer(engine, after)
+    assert cached > len(long.prompt) + 400
+
+
+def asked() -> GenerationRequest:
+    params = SamplingParams(seed=1, max_tokens=500)
+    return GenerationRequest(list(LONG.encode()), params, choice=0)
+
+
+@pytest.mark.parametrize("spoiled", ["state", "block"])
+def test_a_spoiled_state_or_block_costs_only_computing(start, spoiled):
+    ((expected, _),) = stored(start, **WITH_STATES)
+    second, files = start(**WITH_STATES)
+    key = keys_of(request())[N_FULL - 1]
+    name = files.name_of(name_of_state(key) if spoiled == "state" else key)
+    (path,) = [file.path for file in files_of(files.root) if file.path.stem == name]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert answer(second, request()) == [(expected, 0)]
+    assert metric(second, "lanewise_kv_store_blocks_total", result="missed") == 1
+    wait_until(lambda: is_quiet(second))
+    third, _ = start(**WITH_STATES)
+    assert answer(third, request()) == [(expected, N_FULL * BLOCK_TOKENS)]
+
+
+@pytest.mark.parametrize("max_draft", [0, 4])
+def test_places_of_snapshots_are_all_free_or_found_when_all_is_done(start, max_draft):
+    """With two places, what is read and written takes turns with what steps copy."""
+    few = WITH_STATES | {"n_snapshots": 2, "max_draft": max_draft}
+    texts = [request(f"{number} " + LONG) for number in range(6)]
+    engine, _ = start(**few)
+    expected = [answer(engine, one)[0][0] for one in texts]
+    wait_until(lambda: is_quiet(engine))
+    for _ in range(3):
+        check_together(start(**few)[0], texts, expected)
+
+
+def check_together(engine, texts, expected):
+    together = asyncio.run(outputs_of(engine, *texts))
+    again = [[one.sampled.token for one in of_one if one.sampled] for of_one in together]
+    assert again == expected
+    wait_until(lambda: is_quiet(engine) and not engine._store.is_reading)
+    snapshots = engine._scheduler.states.snapshots
+    places = sorted([*snapshots._free, *snapshots._place_of.values()])
+    assert places == [4, 5]
+    assert not snapshots._held
+    assert engine._pool.n_used == 0
+
+
+def test_adapters_find_their_own_after_a_restart(start):
+    def with_adapter(salt):
+        return request(adapter=LoadedAdapter("any", "path", ToyAdapter(salt)))
+
+    stored(start)
+    ((expected, cached),) = stored(start, with_adapter(1))
+    assert cached == 0
+    engine, _ = start()
+    assert answer(engine, with_adapter(2))[0][1] == 0
+    assert answer(engine, with_adapter(1)) == [(expected, N_FULL * BLOCK_TOKENS)]

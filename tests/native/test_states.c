@@ -217,6 +217,47 @@ static void test_adapted(const lw_model* model) {
     lw_adapter_close(adapter);
 }
 
+// A state of one session goes on in another, whose places also have room for guesses, with the same bits.
+static void test_states_from_elsewhere(const lw_model* model) {
+    float wanted[VOCAB], found[VOCAB];
+    lw_session *here = open_session(model, N_STATES), *there = NULL;
+    lw_session_config config = small_session(1, LW_F32);
+    config.max_adapter_rank = 0, config.n_states = N_STATES, config.max_guesses = 3;
+    expect(lw_session_open(model, &config, &there) == LW_OK, "a session with guesses");
+    run(here, 2, N_TOKENS, N_TOKENS, wanted);
+    run(here, 2, N_TOKENS - 1, 7, found);
+    const size_t n = lw_session_state_bytes(here), n_block = lw_session_block_bytes(here);
+    lw_kv_layout layout;
+    expect(lw_model_kv_layout(model, LW_F32, 0, &layout) == LW_OK && layout.state_bytes == n, "the bytes of a state");
+    expect(lw_session_state_bytes(there) == n, "are those without guesses");
+    uint8_t *state = malloc(n + 1), *again = malloc(n), *block = malloc(n_block);
+    if (state == NULL || again == NULL || block == NULL) exit(2);
+    state[n] = 0x5A;
+    expect(lw_session_read_state(here, 2, state) == LW_OK && state[n] == 0x5A, "as many bytes are read as are said");
+    expect(lw_session_read_block(here, 2, block) == LW_OK, "and the block");
+    for (uint32_t place = 0; place < N_STATES; place += 3) {
+        expect(lw_session_write_state(there, place, state) == LW_OK, "a state is written");
+        expect(lw_session_read_state(there, place, again) == LW_OK && memcmp(again, state, n) == 0, "and read again");
+        expect(lw_session_write_block(there, 0, block) == LW_OK, "and the block");
+        one_sequence s = {0};
+        const uint32_t tables[N_STATES] = {0};
+        set_batch(&s, 1, N_TOKENS - 1, 0);
+        s.tokens[0] = (7 * (N_TOKENS - 1) + 3) % VOCAB;
+        s.batch.table_rows = &place, s.batch.block_tables = tables;
+        expect(lw_step(there, &s.batch, s.logits, &s.drawn) == LW_OK, "the token after it");
+        expect(memcmp(s.logits, wanted, sizeof wanted) == 0, "a sequence goes on behind a state of elsewhere");
+    }
+    ARGUMENT(lw_session_read_state(NULL, 0, state), "must not be NULL");
+    ARGUMENT(lw_session_read_state(here, 0, NULL), "must not be NULL");
+    ARGUMENT(lw_session_read_state(here, N_STATES, state), "place is 5; accepted: less than 5");
+    ARGUMENT(lw_session_write_state(NULL, 0, state), "must not be NULL");
+    ARGUMENT(lw_session_write_state(here, 0, NULL), "must not be NULL");
+    ARGUMENT(lw_session_write_state(here, UINT_MAX, state), "place is 4294967295");
+    free(state), free(again), free(block);
+    lw_session_close(here);
+    lw_session_close(there);
+}
+
 // A step that fails as it runs loses the states of its sequences and no other's; its copies are made, in their order.
 static void test_a_failed_step(const lw_model* model) {
     float wanted[VOCAB], found[VOCAB];
@@ -287,6 +328,12 @@ int main(void) {
     test_batches(model);
     test_places(model);
     test_adapted(model);
+    test_states_from_elsewhere(model);
+    has_head = true;
+    lw_model* with_head = new_model();
+    test_states_from_elsewhere(with_head);
+    lw_model_close(with_head);
+    has_head = false;
     test_a_failed_step(model);
     test_numbers_that_are_none(model);
     lw_model_close(model);

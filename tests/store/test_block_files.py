@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -9,14 +10,23 @@ import time
 import pytest
 
 import topics
-from lanewise.store.block_files import HALF, HALF_S, BlockFiles, StoreError, files_of, trim
+from lanewise.store import block_files
+from lanewise.store.block_files import (
+    HALF,
+    HALF_S,
+    BlockFiles,
+    StoreError,
+    files_of,
+    is_whole,
+    trim,
+)
 
 SIZE = 4096
 KEYS = [bytes([number]) * 16 for number in range(20)]
 
 
 def opened(root, fingerprint=b"model", most_bytes=1 << 20, **more) -> BlockFiles:
-    return BlockFiles(root, fingerprint, SIZE, most_bytes=most_bytes, **more)
+    return BlockFiles(root, fingerprint, most_bytes=most_bytes, **more)
 
 
 def block(number: int) -> bytearray:
@@ -68,7 +78,7 @@ def test_a_file_that_was_made_without_the_secret_is_no_block(tmp_path):
 
 def test_any_changed_byte_and_any_cut_make_a_file_a_miss_that_is_removed(tmp_path):
     files, draw = opened(tmp_path), random.Random(1)
-    for turn in range(300):
+    for turn in range(topics.cases(500, 10_000)):
         files.write(KEYS[0], block(0))
         ((path,),) = [[file.path for file in files_of(tmp_path)]]
         data = bytearray(path.read_bytes())
@@ -133,7 +143,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from lanewise.store.block_files import BlockFiles
-files = BlockFiles(Path(sys.argv[1]), b"model", 1 << 20, most_bytes=1 << 40)
+files = BlockFiles(Path(sys.argv[1]), b"model", most_bytes=1 << 40)
 print("begins", flush=True)
 while True:
     for number in range(4):
@@ -150,7 +160,7 @@ def test_a_writer_that_is_killed_leaves_whole_blocks_or_none(tmp_path):
             assert process.stdout.readline() == "begins\n"
             time.sleep(draw.random() * 0.02)
             process.kill()
-        files = BlockFiles(tmp_path, b"model", 1 << 20, most_bytes=1 << 40)
+        files = BlockFiles(tmp_path, b"model", most_bytes=1 << 40)
         for number in range(4):
             key, into = bytes([number]) * 16, bytearray(1 << 20)
             assert files.read(key, into) == files.has(key)
@@ -170,3 +180,80 @@ def test_what_killed_writers_left_goes_at_the_next_opening(tmp_path):
     assert not old.exists()
     assert new.exists()
     assert path.exists()
+
+
+def test_two_writers_of_one_block_never_show_half_of_it(tmp_path):
+    files, seen = opened(tmp_path), 0
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "begins\n"
+        while seen < 200:
+            number = seen % 4
+            key, into = bytes([number]) * 16, bytearray(1 << 20)
+            path = files._path(files.name_of(key))
+            if path.exists():
+                assert files.read(key, into)
+                assert into == bytes([number]) * (1 << 20)
+                seen += 1
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+
+
+@pytest.mark.parametrize("jump_s", [-1e9, 1e9])
+def test_a_clock_that_jumps_changes_only_what_goes_first(tmp_path, monkeypatch, jump_s):
+    now = time.time()
+    files = opened(tmp_path, most_bytes=10 * (SIZE + 100))
+    files.write(KEYS[0], block(0))
+    (half,) = [file.path.with_name(f"other.1.1{HALF}") for file in files_of(tmp_path)]
+    half.write_bytes(b"some")
+    monkeypatch.setattr(time, "time", lambda: now + jump_s)
+    again = opened(tmp_path, most_bytes=10 * (SIZE + 100))
+    assert half.exists() == (jump_s < 0)
+    for file in files_of(tmp_path):
+        os.utime(file.path, (now + jump_s, now + jump_s))
+    for number, key in enumerate(KEYS):
+        again.write(key, block(number))
+        assert read(again, key) == block(number)
+    assert sum(file.n_bytes for file in files_of(tmp_path)) <= 10 * (SIZE + 100)
+
+
+def test_a_file_that_a_sweep_has_taken_from_its_writer_is_not_written(tmp_path, monkeypatch):
+    """A clock that jumps makes another server take a file for one of a killed writer."""
+    files = opened(tmp_path)
+    replaced = type(tmp_path).replace
+
+    def swept(path, target):
+        path.unlink()
+        return replaced(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tmp_path), "replace", swept)
+        with pytest.raises(FileNotFoundError):
+            files.write(KEYS[0], block(0))
+    assert not files.has(KEYS[0])
+    files.write(KEYS[0], block(0))
+    assert read(files, KEYS[0]) == block(0)
+
+
+def test_a_block_of_another_version_is_a_miss(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(block_files, "VERSION", block_files.VERSION + 1)
+        opened(tmp_path).write(KEYS[0], block(0))
+    files = opened(tmp_path)
+    assert [is_whole(file.path) for file in files_of(tmp_path)] == [False]
+    assert read(files, KEYS[0]) is None
+    assert not list(files_of(tmp_path))
+
+
+def test_a_directory_that_is_removed_is_made_again(tmp_path):
+    files = opened(tmp_path / "store")
+    files.write(KEYS[0], block(0))
+    shutil.rmtree(tmp_path / "store")
+    assert read(files, KEYS[0]) is None
+    files.write(KEYS[1], block(1))
+    assert read(files, KEYS[1]) == block(1)

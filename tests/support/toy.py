@@ -38,6 +38,7 @@ class ToyAdapter:
 
     def __init__(self, salt: int) -> None:
         self.salt = salt
+        self.digest = salt.to_bytes(32, "little")
         self.closed = False
 
     def close(self) -> None:
@@ -183,11 +184,25 @@ class ToyRunner:
         self._drawn = [one.token for one in drawn]
         return drawn
 
+    @property
+    def block_bytes(self) -> int:
+        return self._cache.itemsize * BLOCK_TOKENS
+
+    @property
+    def state_bytes(self) -> int:
+        return 8 if self._states else 0
+
     def read_block(self, block: int, into: bytearray) -> None:
         into[:] = self._cache[block].tobytes()
 
     def write_block(self, block: int, data: bytearray) -> None:
         self._cache[block] = np.frombuffer(data, np.uint64)
+
+    def read_state(self, place: int, into: bytearray) -> None:
+        into[:] = self._states[place][0].to_bytes(8, "little")
+
+    def write_state(self, place: int, data: bytearray) -> None:
+        self._states[place] = (int.from_bytes(data, "little"),)
 
     def _copy(self, batch: Batch) -> None:
         """Make the copies of a batch."""

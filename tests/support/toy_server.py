@@ -17,7 +17,7 @@ from lanewise.engine.base.stream import TokenOutput
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing.draft_model import DraftModel
-from lanewise.engine.kv.stored_blocks import Files
+from lanewise.engine.kv.store_parts import Files
 from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.server.listener import bound_connections
 from lanewise.settings import Settings

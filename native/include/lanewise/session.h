@@ -168,6 +168,13 @@ size_t lw_session_block_bytes(const lw_session* session);
 // LW_ERR_ARGUMENT: there is no such block; nothing was copied.
 lw_status lw_session_read_block(const lw_session* session, uint32_t block, void* bytes);
 lw_status lw_session_write_block(lw_session* session, uint32_t block, const void* bytes);
+// Bytes of the state of one sequence, without guesses (lw_kv_layout.state_bytes). They are the same on every CPU and for
+// every max_guesses. 0 where nothing keeps a state.
+size_t lw_session_state_bytes(const lw_session* session);
+// Copies the state in a place to `bytes`, or `bytes` to a place: lw_session_state_bytes of them. Rules and errors are
+// those of lw_session_read_block. Guesses are not copied: with the next tokens of what was written, `accepted` is 0.
+lw_status lw_session_read_state(const lw_session* session, uint32_t place, void* bytes);
+lw_status lw_session_write_state(lw_session* session, uint32_t place, const void* bytes);
 // May be called at any time: held draws are not made, and started steps are not run unless they run already. The memory
 // that they point to must stay valid until this call returns.
 void lw_session_close(lw_session* session);

@@ -36,6 +36,8 @@ typedef struct lw_kind {
     bool (*has)(const lw_model_config* model, const lw_layer_config* layer);
     // Number of floats that the layer keeps of each sequence.
     size_t (*kept_floats)(const lw_model_config* model, const lw_layer_config* layer, uint32_t max_guesses);
+    // How many of them come before those of guesses; NULL = all that are not of guesses.
+    size_t (*before_guesses)(const lw_model_config* model, const lw_layer_config* layer);
 
     // Functions of a session. s->of_kind[number] has `own_bytes` bytes, and `own_bytes_of_layer` for each layer of the
     // model. All bytes are 0 at first.

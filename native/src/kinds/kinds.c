@@ -19,6 +19,14 @@ size_t lw_kept_floats(const lw_model* model, uint32_t layer, uint32_t max_guesse
     return floats;
 }
 
+size_t lw_floats_before_guesses(const lw_model* model, uint32_t layer) {
+    const lw_layer* of = &model->layers[layer];
+    for (size_t i = 0; i < LW_N_KINDS; ++i)
+        if (lw_kinds[i]->before_guesses != NULL && lw_has_kind(model, of, i))
+            return lw_kinds[i]->before_guesses(&model->config, &of->config);
+    return lw_kept_floats(model, layer, 0);
+}
+
 uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses) {
     uint64_t floats = 0;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) floats += lw_kept_floats(model, i, max_guesses);

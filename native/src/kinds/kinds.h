@@ -15,5 +15,7 @@ static inline bool lw_has_kind(const lw_model* model, const lw_layer* layer, siz
 // Floats that a layer keeps of each sequence; bytes that all layers keep of each sequence.
 size_t lw_kept_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses);
 uint64_t lw_state_place_bytes(const lw_model* model, uint32_t max_guesses);
+// How many of a layer's floats come before those of guesses.
+size_t lw_floats_before_guesses(const lw_model* model, uint32_t layer);
 
 #endif

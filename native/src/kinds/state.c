@@ -84,6 +84,10 @@ static size_t kept_of_state(const lw_model_config* model, const lw_layer_config*
     return lw_lay_out_state(&layer->state, model->hidden_size, max_guesses).end;
 }
 
+static size_t before_guesses(const lw_model_config* model, const lw_layer_config* layer) {
+    return lw_lay_out_state(&layer->state, model->hidden_size, 0).decay;
+}
+
 static void widen_state(lw_session* s, const lw_layer* layer, uint32_t index) {
     (void)index;
     const lw_state_config* c = &layer->config.state;
@@ -136,6 +140,7 @@ const lw_kind lw_kind_state = {.check = check_state,
                                .tensor = state_tensor,
                                .has = has_state,
                                .kept_floats = kept_of_state,
+                               .before_guesses = before_guesses,
                                .own_bytes = sizeof(lw_state_own),
                                .widen = widen_state,
                                .take = take_state,

@@ -1,4 +1,4 @@
-"""``lanewise store``: lists, checks or trims the blocks that servers keep in a directory."""
+"""``lanewise store``: lists, checks, trims or moves the blocks that servers keep in a directory."""
 
 import json
 import sys
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lanewise.host import format_size
 from lanewise.settings import SettingsError, StoreSettings
-from lanewise.store.block_files import ABOUT, files_of, is_whole, trim
+from lanewise.store.block_files import ABOUT, StoreError, files_of, is_whole, trim
+from lanewise.store.package import export, take_in
 
 
 def run(settings: StoreSettings) -> int:
@@ -16,11 +17,24 @@ def run(settings: StoreSettings) -> int:
     if settings.kv_store is None:
         raise SettingsError("kv_store: not given; accepted: the directory that serve was given")
     root = Path(settings.kv_store)
+    try:
+        return _run(settings, root)
+    except StoreError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _run(settings: StoreSettings, root: Path) -> int:
+    if settings.import_file is not None:
+        new, refused = take_in(root, Path(settings.import_file))
+        print(f"{new} blocks are new" + (f", {refused} entries are no blocks" if refused else ""))
     if not root.is_dir():
         raise SettingsError(f"kv_store: {root}: no such directory")
     if settings.trim is not None:
         left, removed = trim(root, settings.trim)
         print(f"{removed} blocks removed, {format_size(left)} left")
+    if settings.export_file is not None:
+        count = export(root, Path(settings.export_file))
+        print(f"{count} blocks written to {settings.export_file}")
     spoiled = 0
     for line in _models(root):
         print(line)

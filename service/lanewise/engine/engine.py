@@ -20,7 +20,9 @@ from lanewise.engine.drawing.masks import MaskFiller
 from lanewise.engine.engine_thread import EngineThread
 from lanewise.engine.guessing.draft_model import Drafter
 from lanewise.engine.guessing.speculation import Speculator
-from lanewise.engine.kv.stored_blocks import Files, NoStore, StoredBlocks
+from lanewise.engine.kv.states import states_for
+from lanewise.engine.kv.store_parts import Files
+from lanewise.engine.kv.stored_blocks import NoStore, StoredBlocks
 from lanewise.engine.metering.metrics import Metrics
 from lanewise.engine.scheduling.admission import Admission
 from lanewise.engine.scheduling.deadlines import TimeLimits
@@ -67,13 +69,14 @@ class Engine(EngineThread):
         self._runner = runner
         self._pool = BlockPool(config.n_blocks)
         pacer = Pacer(config.itl_target_s) if config.itl_target_s else None
-        self._store = NoStore()
+        self._store, states = NoStore(), states_for(config)
         if open_store is not None and isinstance(runner, BlockRunner):
             self._store = StoredBlocks(
-                open_store, runner, self._pool, config.kv_windows, self._inbox.put, _cost(pacer)
+                *(open_store, runner, self._pool, config.kv_windows, states),
+                *(self._inbox.put, _cost(pacer)),
             )
         self._sight = None if tower is None else Sight(tower, image_bytes, metrics)
-        self._scheduler = Scheduler(config, self._pool, pacer, self._sight, self._store)
+        self._scheduler = Scheduler(config, self._pool, pacer, self._sight, self._store, states)
         self._speculator = Speculator(config.max_draft, draft) if config.max_draft else None
         self._maker = JobMaker(config, self._speculator)
         self._jobs: dict[Scheduled, Job] = {}

@@ -1,5 +1,6 @@
 """LoRA adapters in the native library's memory."""
 
+import hashlib
 from typing import Any, Self
 
 from lanewise.loading.adapters.lora import AdaptedMatrix, AdapterFiles, AdapterTensor
@@ -14,6 +15,7 @@ class Adapter:
 
     rank: int
     n_bytes: int  # of weights
+    digest: bytes  # of the weights as they were loaded, 32 bytes
 
     def __init__(self, model: Model) -> None:
         self._native = native()
@@ -31,13 +33,18 @@ class Adapter:
         """
         adapter = cls(model)
         guard_mappings()
+        digest = hashlib.sha256()
         try:
             for matrix in files.matrices:
                 adapter._load(files, matrix)
+                for tensor in (matrix.a, matrix.b):
+                    told = (int(matrix.role), matrix.layer, float(matrix.scale), int(tensor.type))
+                    digest.update(repr((*told, tensor.rows, tensor.cols)).encode())
+                    digest.update(tensor.data)
         except BaseException:
             adapter.close()
             raise
-        adapter.rank = files.rank
+        adapter.rank, adapter.digest = files.rank, digest.digest()
         adapter.n_bytes = int(adapter._native.lib.lw_adapter_bytes(adapter._handle))
         return adapter
 

@@ -166,22 +166,36 @@ class Session(NativeSession):
         """Bytes of one block of the KV cache."""
         return int(self._native.lib.lw_session_block_bytes(self._open_handle()))
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state of one sequence, without guesses; 0 where nothing keeps one."""
+        return int(self._native.lib.lw_session_state_bytes(self._open_handle()))
+
     def read_block(self, block: int, into: bytearray) -> None:
         """Copy a block of the KV cache to ``into``, of ``block_bytes``.
 
-        Any thread may call this and ``write_block``, during steps that do not write the block.
+        Any thread may call this and the next three, during steps that do not write the block or
+        the state.
         """
-        self._copy_block(self._native.lib.lw_session_read_block, block, into)
+        self._copy(self._native.lib.lw_session_read_block, block, into, self.block_bytes)
 
     def write_block(self, block: int, data: bytearray) -> None:
         """Copy ``data`` to a block of the KV cache, of which no step reads anything meanwhile."""
-        self._copy_block(self._native.lib.lw_session_write_block, block, data)
+        self._copy(self._native.lib.lw_session_write_block, block, data, self.block_bytes)
 
-    def _copy_block(self, copy: Callable[..., int], block: int, data: bytearray) -> None:
-        if len(data) != self.block_bytes:
-            raise ValueError(f"{len(data)} bytes; a block has {self.block_bytes}")
+    def read_state(self, place: int, into: bytearray) -> None:
+        """Copy the state in a place to ``into``, of ``state_bytes``; its guesses are left out."""
+        self._copy(self._native.lib.lw_session_read_state, place, into, self.state_bytes)
+
+    def write_state(self, place: int, data: bytearray) -> None:
+        """Copy ``data`` to a place for a state that no step uses meanwhile."""
+        self._copy(self._native.lib.lw_session_write_state, place, data, self.state_bytes)
+
+    def _copy(self, copy: Callable[..., int], place: int, data: bytearray, n_bytes: int) -> None:
+        if len(data) != n_bytes:
+            raise ValueError(f"{len(data)} bytes; accepted: {n_bytes}")
         with self._native.ffi.from_buffer(data) as pointer:
-            self._native.check(copy(self._open_handle(), block, pointer))
+            self._native.check(copy(self._open_handle(), place, pointer))
 
     def limit_threads(self, threads: int, max_rows: int, max_context: int) -> None:
         """Let steps of so few tokens behind so few others run on fewer threads."""

@@ -91,7 +91,7 @@ def make_engine(
     if sees and model.tower is not None:
         most = most_patches(model.tower, config.max_model_len)
         tower = Tower(model.tower, threads=threads, max_patches=most)
-    store = store_opener(settings, model, cache.kv_type, session.block_bytes)
+    store = store_opener(settings, model, cache.kv_type, cache.n_snapshots)
     images = settings.image_cache_memory
     return Engine(session, config, Metrics(facts), guesses, tower, images, store)
 

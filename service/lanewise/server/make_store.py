@@ -10,34 +10,38 @@ from lanewise.loading.checkpoints.small_model import cache_folder
 from lanewise.runtime import Model
 from lanewise.settings import Settings, store_secret
 from lanewise.store.block_files import BlockFiles
+from lanewise.store.bucket import Bucket
 from lanewise.store.fingerprint import content_digest
+from lanewise.store.tiers import TieredFiles
 
 logger = logging.getLogger(__name__)
 
 
 def store_opener(
-    settings: Settings, model: Model, kv_type: str, block_bytes: int
-) -> Callable[[], BlockFiles] | None:
+    settings: Settings, model: Model, kv_type: str, n_snapshots: int | None
+) -> Callable[[], BlockFiles | TieredFiles] | None:
     """A call that opens the store, which may take seconds; None where there is none."""
     if settings.kv_store is None:
-        return None
-    if model.config.has_states:
-        logger.warning("kv_store is of no use yet for a model whose layers keep a state")
         return None
     if not settings.prefix_cache:
         logger.warning("kv_store is of no use: prefix_cache is off")
         return None
+    if n_snapshots == 0:
+        logger.warning("kv_store is of no use: there is no memory for snapshots of states")
+        return None
     root, secret = Path(settings.kv_store).absolute(), store_secret(settings)
 
-    def open_store() -> BlockFiles:
-        return BlockFiles(
+    def open_store() -> BlockFiles | TieredFiles:
+        near = BlockFiles(
             root,
             _fingerprint(model, kv_type),
-            block_bytes,
             most_bytes=settings.kv_store_bytes,
             secret=secret,
             about={"model": model.name, "weights": model.weights, "kv_cache_dtype": kv_type},
         )
+        if settings.kv_store_remote is None:
+            return near
+        return TieredFiles(near, Bucket(settings.kv_store_remote))
 
     return open_store
 

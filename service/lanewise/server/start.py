@@ -30,6 +30,8 @@ from lanewise.settings import (
     variable_of,
     with_keys_of_files,
 )
+from lanewise.store.block_files import StoreError
+from lanewise.store.bucket import Bucket
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +126,16 @@ def _check_runtime_lora(settings: Settings) -> None:
 def _check_store(settings: Settings) -> None:
     store_secret(settings)
     if settings.kv_store is None:
+        if settings.kv_store_remote is not None:
+            raise SettingsError(
+                "kv_store_remote is set without kv_store; accepted: with a directory in front of it"
+            )
         return
+    if settings.kv_store_remote is not None:
+        try:
+            Bucket(settings.kv_store_remote)
+        except StoreError as error:
+            raise SettingsError(str(error)) from None
     try:
         Path(settings.kv_store).mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=settings.kv_store).close()

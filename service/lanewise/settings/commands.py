@@ -285,6 +285,12 @@ class StoreSettings(SourceSettings):
         None, SIZE, "first remove what was used longest ago until this much is left"
     )
     verify: bool = knob(False, SWITCH, "look whether every file is whole; status 1 if not")
+    export_file: str | None = knob(None, TEXT, "write all blocks to this file, a tar archive")
+    import_file: str | None = knob(
+        None,
+        TEXT,
+        "first put the blocks of such a file into the directory, made where it is missing",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

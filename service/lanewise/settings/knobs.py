@@ -212,11 +212,18 @@ class Settings(ModelSettings):
     kv_store_bytes: int = knob(
         10 << 30, SIZE, "most that kv_store takes; what was used longest ago goes first"
     )
+    kv_store_remote: str | None = knob(
+        None,
+        TEXT,
+        "bucket behind kv_store, such as s3://BUCKET/PREFIX (gs://, az://), which servers with"
+        " directories of their own share; needs obstore",
+    )
     kv_store_key_file: str | None = knob(
         None,
         TEXT,
-        "file with a secret that signs what is in kv_store: others who can write there cannot"
-        " make the server use what they wrote; the same for all servers that share it",
+        "file with a secret that signs what is in kv_store and kv_store_remote: others who can"
+        " write there cannot make the server use what they wrote; the same for all servers that"
+        " share them",
     )
     receipts: str | None = knob(
         None,

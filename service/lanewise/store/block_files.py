@@ -14,7 +14,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -69,13 +69,18 @@ def is_whole(path: Path) -> bool:
     """
     try:
         with path.open("rb") as file:
-            header = file.read(HEADER.size)
-        magic, version, n_bytes, _ = HEADER.unpack(header)
-        return (magic, version) == (MAGIC, VERSION) and (
-            path.stat().st_size == HEADER.size + n_bytes
-        )
-    except (OSError, struct.error):
+            return header_fits(file.read(HEADER.size), path.stat().st_size)
+    except OSError:
         return False
+
+
+def header_fits(header: bytes, file_bytes: int) -> bool:
+    """Whether a file of this size may begin like this."""
+    try:
+        magic, version, n_bytes, _ = HEADER.unpack(header)
+    except struct.error:
+        return False
+    return (magic, version, n_bytes) == (MAGIC, VERSION, file_bytes - HEADER.size)
 
 
 def trim(root: Path, most_bytes: int) -> tuple[int, int]:
@@ -109,25 +114,23 @@ class BlockFiles:
         self,
         root: Path,
         fingerprint: bytes,
-        block_bytes: int,
         *,
         most_bytes: int,
         secret: bytes = b"",
         about: dict[str, str] | None = None,
     ) -> None:
         """Open the store in ``root``, made where it is missing; StoreError if it cannot be."""
-        self.root, self.block_bytes = root, block_bytes
-        self.file_bytes = HEADER.size + block_bytes
+        self.root = root
         self._secret = blake2b(secret, digest_size=32).digest() if secret else b""
         self._fingerprint = fingerprint
-        self._folder = root / self._digest(b"model", fingerprint).hex()[:32]
+        self.folder = root / self._digest(b"model", fingerprint).hex()[:32]
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._names: set[str] = set()
         self.held_bytes = 0  # of all models, as of the last look, and what was written since
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._folder / ABOUT).write_text(json.dumps(about or {}, indent=1) + "\n")
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / ABOUT).write_text(json.dumps(about or {}, indent=1) + "\n")
         except OSError as error:
             raise StoreError(f"kv_store is {root}: {error.strerror}") from error
         sweep(root)
@@ -139,7 +142,7 @@ class BlockFiles:
 
     def _note(self, files: Sequence[StoredFile]) -> None:
         """These files are there, of all models."""
-        names = {file.path.stem for file in files if self._folder in file.path.parents}
+        names = {file.path.stem for file in files if self.folder in file.path.parents}
         with self._lock:
             self._names = names
             self.held_bytes = sum(file.n_bytes for file in files)
@@ -158,7 +161,7 @@ class BlockFiles:
         try:
             with path.open("rb") as file:
                 header = file.read(HEADER.size)
-                whole = file.readinto(into) == self.block_bytes and not file.read(1)
+                whole = file.readinto(into) == len(into) and not file.read(1)
             is_right = whole and header == self._header(key, into)
             if is_right:
                 os.utime(path)
@@ -171,12 +174,56 @@ class BlockFiles:
                 self._names.discard(path.stem)
         return is_right
 
+    def unpack(self, key: bytes, data: bytes, into: bytearray) -> bool:
+        """Read a block from what a file has in it; false if it is not what it should be."""
+        if len(data) != HEADER.size + len(into):
+            return False
+        into[:] = memoryview(data)[HEADER.size :]
+        return data[: HEADER.size] == self._header(key, into)
+
+    def raw(self, name: str) -> bytes | None:
+        """All that a file has in it; None if there is no such file."""
+        try:
+            return self._path(name).read_bytes()
+        except OSError:
+            return None
+
+    def names(self) -> set[str]:
+        """The names of all files of this model, as of the last look."""
+        with self._lock:
+            return set(self._names)
+
+    def about(self) -> bytes:
+        """What the folder of this model says of it; empty if it cannot be read."""
+        try:
+            return (self.folder / ABOUT).read_bytes()
+        except OSError:
+            return b""
+
+    def is_near(self, key: bytes) -> bool:
+        """Whether reading it asks nothing of a network; a directory counts as near."""
+        return True
+
+    def expect(self, keys: Sequence[bytes]) -> None:
+        """These are going to be read, in this order."""
+
+    def take_remote_counts(self) -> Mapping[str, int]:
+        """What a bucket has done since the last call: there is none."""
+        return {}
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made whenever there is something to count of a bucket."""
+
+    def close(self) -> None:
+        """End: there is nothing to be ended."""
+
     def write(self, key: bytes, data: bytearray) -> None:
         """Write a block, and remove others if there are too many bytes; OSError if that fails."""
-        if self.file_bytes > self._most_bytes:
+        file_bytes = HEADER.size + len(data)
+        if file_bytes > self._most_bytes:
             return
         path = self._path(self.name_of(key))
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         half = path.with_name(f"{path.stem}.{os.getpid()}.{threading.get_native_id()}{HALF}")
         try:
             with open(half, "wb", opener=_private) as file:
@@ -189,14 +236,14 @@ class BlockFiles:
             raise
         with self._lock:
             self._names.add(path.stem)
-            self.held_bytes += self.file_bytes
+            self.held_bytes += file_bytes
             is_full = self.held_bytes > self._most_bytes
         if is_full:
             left, _ = _trimmed(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))
             self._note(left)
 
     def _path(self, name: str) -> Path:
-        return self._folder / name[:2] / f"{name}{SUFFIX}"
+        return self.folder / name[:2] / f"{name}{SUFFIX}"
 
     def _header(self, key: bytes, data: bytearray) -> bytes:
         digest = blake2b(digest_size=32, key=self._secret, person=b"lanewise kv")

@@ -40,10 +40,10 @@ class LoadedAdapter:
         self.path = path
         self.weights = weights
         self.created = int(time.time())
-        # Never given twice: a new adapter of the same name must not find the old one's cached
-        # blocks.
         self.number = next(_numbers)
-        self.cache_key = self.number.to_bytes(8, "little")
+        # A new adapter of the same name must not find the old one's cached blocks, and after a
+        # restart the same adapter must find its own.
+        self.cache_key = weights.digest
         self._lock = threading.Lock()
         self._users = 0
         self._retired = False

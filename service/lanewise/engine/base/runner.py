@@ -51,10 +51,24 @@ class AheadRunner(Protocol):
 
 @runtime_checkable
 class BlockRunner(Protocol):
-    """A runner whose blocks can be copied; any thread may do so beside steps."""
+    """A runner whose blocks and states can be copied; any thread may do so beside steps."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the KV cache."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state of one sequence; 0 where nothing keeps one."""
 
     def read_block(self, block: int, into: bytearray) -> None:
         """Copy a block of the KV cache, which no step writes meanwhile."""
 
     def write_block(self, block: int, data: bytearray) -> None:
         """Copy what was read once to a block, of which no step reads anything meanwhile."""
+
+    def read_state(self, place: int, into: bytearray) -> None:
+        """Copy the state in a place, which no step writes meanwhile, without its guesses."""
+
+    def write_state(self, place: int, data: bytearray) -> None:
+        """Copy what was read once to a place that no step uses meanwhile."""

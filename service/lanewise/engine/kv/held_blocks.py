@@ -14,6 +14,7 @@ from lanewise.engine.base.block_pool import (
     key_in_group,
 )
 from lanewise.engine.base.sequence import BlockTable, Scheduled
+from lanewise.engine.base.snapshots import StateCopy
 from lanewise.engine.base.window import Windows
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates
@@ -60,7 +61,8 @@ class HeldBlocks:
             return no_prefix(self._windows)
         if self.store.holds(sequence):
             return None
-        return self.states.find_prefix(sequence, self._pool, self._windows, self._coming)
+        n_stored = self.store.n_alike(sequence)
+        return self.states.find_prefix(sequence, self._pool, self._windows, self._coming, n_stored)
 
     def n_lacking(self, sequence: Scheduled, prefix: Prefix, n_running: int) -> int:
         """Blocks that must be free for a sequence to start beside ``n_running`` others."""
@@ -179,6 +181,12 @@ class HeldBlocks:
         """Queue copies again for the next step: the step that took them did nothing."""
         self._copies = copies + self._copies
 
+    def note_copied(self, copies: Sequence[StateCopy]) -> None:
+        """A step has made these copies of states."""
+        if copies:
+            self.states.snapshots.note_made(copies)
+            self.store.note_copied()
+
     def _keep_full_blocks(self, sequence: Scheduled, end: int) -> None:
         for index in range(sequence.n_kept, end // BLOCK_TOKENS):
             key = sequence.block_key(index)
@@ -197,7 +205,7 @@ class HeldBlocks:
         for group, table in enumerate(sequence.tables):
             key_here = None if key is None else key_in_group(key, group)
             self._pool.keep(table.blocks[index], key_here, key_in_group(before, group), tokens)
-            if key_here is not None and sequence.request.adapter is None:
+            if key_here is not None:
                 self.store.note_kept(key_here, table.blocks[index])
 
     def _forget_coming(self, sequence: Scheduled, key: Key) -> None:

@@ -7,7 +7,7 @@ again, and the conversation's next turn), where two texts diverge, and at regula
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from lanewise.engine.base.block_pool import BlockPool, Key
@@ -16,7 +16,7 @@ from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.snapshots import Snapshots
 from lanewise.engine.base.step import Turn
 from lanewise.engine.base.window import Windows
-from lanewise.engine.kv.prefix import GroupPrefix, Prefix, find_in_all, find_prefix
+from lanewise.engine.kv.prefix import Blocks, GroupPrefix, Prefix, find_in_all, find_prefix
 from lanewise.runtime import BLOCK_TOKENS, KvLayout
 
 # Least blocks between two cuts of a prompt, as each cut costs one more step: 64 tokens take little
@@ -48,6 +48,20 @@ class _Plan:
     stops: list[int]  # number of blocks before each cut of its first tokens, ascending
     lasting: set[int] = field(default_factory=set)  # the cuts that are not at regular distances
     passing: Key | None = None  # key of its last snapshot at a regular distance
+    n_passing: int = 0  # blocks before it
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The known beginning of a sequence with which it can start."""
+
+    n_full: int
+    blocks: list[list[int]]  # of each group: those that later tokens attend to
+    n_alike: int  # full blocks that are known, with or without a state
+
+
+def _ignore(key: Key) -> None:
+    pass
 
 
 class NoStates:
@@ -55,8 +69,10 @@ class NoStates:
 
     exist = False  # whether layers of the model keep a state
 
-    def __init__(self) -> None:
-        self.snapshots = Snapshots(0, 0)
+    def __init__(self, snapshots: Snapshots | None = None) -> None:
+        self.snapshots = snapshots or Snapshots(0, 0)
+        # Called with each snapshot that later texts may want even after a restart.
+        self.on_lasting: Callable[[Key], None] = _ignore
 
     def find_prefix(
         self,
@@ -64,9 +80,18 @@ class NoStates:
         pool: BlockPool,
         windows: Windows,
         coming_blocks: Mapping[Key, Scheduled],
+        n_stored: int = 0,
     ) -> Prefix | None:
         """As ``prefix.find_prefix``."""
         return find_prefix(sequence, pool, windows, coming_blocks)
+
+    def find_beginning(
+        self, sequence: Scheduled, blocks: Blocks, windows: Windows, stored: Container[Key] = ()
+    ) -> Beginning:
+        """The longest beginning of full blocks; its state is in memory or among ``stored``."""
+        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        n_full, found = find_in_all(sequence, most, blocks, windows)
+        return Beginning(n_full, found, n_full)
 
     def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """As ``States.begin``, and so are the others."""
@@ -100,7 +125,7 @@ class States(NoStates):
     exist = True
 
     def __init__(self, snapshots: Snapshots, every_blocks: int) -> None:
-        self.snapshots = snapshots
+        super().__init__(snapshots)
         self._every = every_blocks  # blocks between two in an answer
         self._every_of_prompt = max(every_blocks, PROMPT_BLOCKS)
         self._plans: dict[Scheduled, _Plan] = {}
@@ -112,17 +137,16 @@ class States(NoStates):
         pool: BlockPool,
         windows: Windows,
         coming_blocks: Mapping[Key, Scheduled],
+        n_stored: int = 0,
     ) -> Prefix | None:
         """As ``prefix.find_prefix``, where all groups have the blocks and there is a snapshot.
 
         None if a running sequence will take a later usable snapshot. It may be asked to here, at
-        the end of the blocks that both texts share.
+        the end of the blocks that both texts share. A store has ``n_stored`` of its first blocks.
         """
         most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
-        n_full, found = find_in_all(sequence, most, pool, windows)
-        n_alike = n_full
-        while (n_here := self._deepest(sequence, n_full)) < n_full:
-            n_full, found = find_in_all(sequence, n_here, pool, windows)
+        found = self.find_beginning(sequence, pool, windows)
+        n_full, n_alike = found.n_full, max(found.n_alike, n_stored)
         while n_alike < most and sequence.block_key(n_alike) in coming_blocks:
             n_alike += 1
         awaited = next(
@@ -134,8 +158,19 @@ class States(NoStates):
                 return None
         if awaited:
             return None
-        groups = [GroupPrefix(tuple(blocks)) for blocks in found]
+        groups = [GroupPrefix(tuple(blocks)) for blocks in found.blocks]
         return Prefix(tuple(groups), n_full, n_alike=n_alike)
+
+    def find_beginning(
+        self, sequence: Scheduled, blocks: Blocks, windows: Windows, stored: Container[Key] = ()
+    ) -> Beginning:
+        """As ``NoStates.find_beginning``."""
+        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        n_full, found = find_in_all(sequence, most, blocks, windows)
+        n_alike = n_full
+        while (n_here := self._deepest(sequence, n_full, stored)) < n_full:
+            n_full, found = find_in_all(sequence, n_here, blocks, windows)
+        return Beginning(n_full, found, n_alike)
 
     def begin(self, sequence: Scheduled, prefix: Prefix) -> None:
         """Restore the state with which a new sequence starts, and plan its snapshots."""
@@ -143,6 +178,7 @@ class States(NoStates):
         if first:
             key = sequence.key_before(first)
             sequence.n_accepted = self.snapshots.restore(key, sequence.table_row)
+            self.on_lasting(key)
         plan = self._plans[sequence] = _Plan([])
         if not self.snapshots.n_places:
             return
@@ -208,10 +244,12 @@ class States(NoStates):
             key = sequence.key_before(place)
             self.snapshots.keep(key, turn.snapshot)
             turn.snapshot = None
-            if place not in plan.lasting:
+            if place in plan.lasting:
+                self.on_lasting(key)
+            else:
                 if plan.passing is not None:
                     self.snapshots.give_way(plan.passing)
-                plan.passing = key
+                plan.passing, plan.n_passing = key, place
 
     def drop(self, turn: Turn) -> None:
         """Free a turn's planned snapshot: its contents are not what was planned."""
@@ -226,13 +264,19 @@ class States(NoStates):
 
     def leave(self, sequence: Scheduled) -> None:
         """Forget a sequence that gives its row back."""
-        for place in self._plans.pop(sequence).stops:
+        plan = self._plans.pop(sequence)
+        for place in plan.stops:
             self._forget_coming(sequence, sequence.key_before(place))
+        # What the answer adds is worth a snapshot if computing it again takes more than a step.
+        if plan.passing is not None and plan.n_passing >= max((*plan.lasting, 0)) + PROMPT_BLOCKS:
+            self.on_lasting(plan.passing)
 
-    def _deepest(self, sequence: Scheduled, n_full: int) -> int:
+    def _deepest(self, sequence: Scheduled, n_full: int, stored: Container[Key]) -> int:
         """The number of blocks, at most ``n_full``, at whose end the last snapshot is."""
         here = n_full
-        while here and sequence.key_before(here) not in self.snapshots:
+        while here and (key := sequence.key_before(here)) not in self.snapshots:
+            if key in stored:
+                break
             here -= 1
         return here
 

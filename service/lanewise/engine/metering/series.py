@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lanewise.engine.base.snapshots import Snapshots
-from lanewise.engine.kv.stored_blocks import StoreCounts
+from lanewise.engine.kv.store_parts import REMOTE, REMOTE_BYTES, StoreCounts
 from lanewise.engine.metering.histograms import CountedHistogram, size_buckets
 
 MAX_TEXTS = 100_000
@@ -70,7 +70,7 @@ class StoreSeries:
         blocks = Counter(
             "lanewise_kv_store_blocks",
             "Blocks of the KV cache written to the store and read from it; missed: not there any"
-            " more or not right; failed: could not be written.",
+            " more or not right; failed: could not be written. Both count snapshots of states too.",
             [*labels, "result"],
             registry=registry,
         )
@@ -78,9 +78,37 @@ class StoreSeries:
             name: blocks.labels(**labels, result=name)
             for name in ("written", "read", "missed", "failed")
         }
+        states = Counter(
+            "lanewise_kv_store_snapshots",
+            "Snapshots of states written to the store and read from it.",
+            [*labels, "result"],
+            registry=registry,
+        )
+        self._states = {name: states.labels(**labels, result=name) for name in ("written", "read")}
+        remote = Counter(
+            "lanewise_kv_store_remote_objects",
+            "Blocks and snapshots written to kv_store_remote and read from it; missed: not right;"
+            " failed: it has not answered in time, or with an error.",
+            [*labels, "result"],
+            registry=registry,
+        )
+        self._remote = {name: remote.labels(**labels, result=name) for name in REMOTE}
+        n_bytes = Counter(
+            "lanewise_kv_store_remote_bytes",
+            "Bytes written to kv_store_remote and read from it.",
+            [*labels, "result"],
+            registry=registry,
+        )
+        self._bytes = {name: n_bytes.labels(**labels, result=name) for name in REMOTE_BYTES}
+        self._saved_s = Counter(
+            "lanewise_kv_store_saved_seconds",
+            "Time that computing what was read would have taken, less the time of reading.",
+            list(labels),
+            registry=registry,
+        ).labels(**labels)
         self._read_s = Counter(
             "lanewise_kv_store_read_seconds",
-            "Time that reading blocks took, beside steps.",
+            "Time that reading blocks and snapshots took, beside steps.",
             list(labels),
             registry=registry,
         ).labels(**labels)
@@ -89,4 +117,11 @@ class StoreSeries:
         """Add what was done since the last time."""
         for name, counter in self._blocks.items():
             counter.inc(getattr(counts, name))
+        for name, counter in self._states.items():
+            counter.inc(getattr(counts, f"states_{name}"))
+        for name, counter in self._remote.items():
+            counter.inc(counts.remote.get(name, 0))
+        for name, counter in self._bytes.items():
+            counter.inc(counts.remote.get(f"bytes_{name}", 0))
+        self._saved_s.inc(counts.saved_s)
         self._read_s.inc(counts.read_s)

@@ -9,7 +9,7 @@ from lanewise.engine.base.sequence import Scheduled, State
 from lanewise.engine.base.step import Budget, Copies, Step, Turn, by_adapter
 from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
-from lanewise.engine.kv.states import states_for
+from lanewise.engine.kv.states import NoStates, states_for
 from lanewise.engine.kv.stored_blocks import NoStore
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
@@ -51,12 +51,13 @@ class Scheduler:
         pacer: Pacer | None = None,
         sight: Sight | None = None,
         store: NoStore | None = None,
+        states: NoStates | None = None,
     ) -> None:
         self._config, self._pool = config, pool
         self._pacer, self._sight = pacer, sight
         self.pictures = config.pictures
         self._windows = config.kv_windows
-        self.states = states_for(config)
+        self.states = states or states_for(config)
         self._suspects = Suspects()
         self.blocks = HeldBlocks(
             pool,

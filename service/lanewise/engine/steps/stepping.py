@@ -157,6 +157,8 @@ class Stepper:
             self._scheduler.take_back(step)
             if isinstance(error, StepRefusedError):
                 self._scheduler.give_back(in_flight.copies)
+            else:
+                self._scheduler.blocks.note_copied(in_flight.copies.states)
             if next_one is not None and was_run and self._scheduler.states.exist:
                 self._scheduler.lose_states(next_one.step.turns, failed=False)
             self._run_each(step, error)
@@ -175,6 +177,7 @@ class Stepper:
             self._pacer.cost.learn(in_flight.work, seconds)
         self._tally.note_step(in_flight.n_rows)
         self._note_run(step, results_of(step, finished.drawn))
+        self._scheduler.blocks.note_copied(in_flight.copies.states)
         self._learn(Guesses(), in_flight.n_rows, seconds)
         # Without a next step, ``wants`` or ``add_guesses`` searches when the next one is planned.
         if self._speculator is not None and next_one is not None:
@@ -191,6 +194,8 @@ class Stepper:
             was_run = False
         except Exception:
             logger.exception("a step after a failed one failed too")
+        if was_run:
+            self._scheduler.blocks.note_copied(in_flight.copies.states)
         in_flight.let_go()
         self._scheduler.take_back(in_flight.step)
         return was_run
@@ -268,7 +273,9 @@ class Stepper:
             copied = False
             raise
         finally:
-            if not copied:
+            if copied:
+                self._scheduler.blocks.note_copied(copies.states)
+            else:
                 self._scheduler.give_back(copies)
             self.began = None
             self._masks.end()
