@@ -47,9 +47,11 @@ PYTHON = {
         "told",
         "store",
     },
-    "child": set(),
-    "router": {"api", "settings", "host", "told"},
+    "forking": set(),
+    "child": {"forking"},
+    "router": {"api", "settings", "host", "told", "forking"},
     "server": {
+        "forking",
         "receipts",
         "router",
         "api",
@@ -66,7 +68,7 @@ PYTHON = {
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},
-    "spare": {"cli"},
+    "nursery": {"cli", "forking", "native", "router", "server"},
     "cli": {"settings", "host", "loading", "runtime", "commands", "server", "told"},
 }
 # What the quantizer's parts may import: its own, and parts or modules of lanewise. All that is in

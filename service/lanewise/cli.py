@@ -6,7 +6,7 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TextIO
 
@@ -295,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = flags.pop("config")
     positional = flags.pop("positional_model", None)
     several = flags.pop("positional_models", [])
-    try:
+
+    def run() -> int:
         if positional is not None:
             said = command.positional
             if said in flags:
@@ -308,6 +309,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module = get_ready(name, _threads_of(settings) if command.multiplies else 1)
         extra = (sources,) if command.shows_sources else ()
         return module.run(settings, *extra) or 0
+
+    try:
+        return guarded(run)
+    finally:
+        if name == "serve":
+            _end_logs()
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit status of a command's work; errors that are for users become one line."""
+    try:
+        return work()
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
     except KeyboardInterrupt:
@@ -324,9 +337,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_for_users(error):
             raise
         return _fail(str(error), EXIT_ERROR)
-    finally:
-        if name == "serve":
-            _end_logs()
 
 
 def _end_logs() -> None:

@@ -26,7 +26,7 @@ class QuickChild:
 class QuickLauncher:
     """Starts them, and notes whose."""
 
-    drain_s = 0.0
+    drain_s, kept = 0.0, {}
 
     def __init__(self):
         self.started = []
@@ -40,7 +40,13 @@ class QuickLauncher:
     async def close(self):
         pass
 
-    async def start(self, entry, settings):
+    async def open(self, entry, settings):
+        pass
+
+    def reap(self):
+        pass
+
+    async def start(self, entry, settings, *, warms_up):
         self.started.append(entry.name)
         return QuickChild()
 
@@ -131,7 +137,7 @@ def test_every_key_has_places_to_wait():
             await gate.wait()
 
     async def test(fleet, launcher, a, b):
-        async def start(entry, settings):
+        async def start(entry, settings, *, warms_up):
             return Slow()
 
         launcher.start = start

@@ -205,6 +205,26 @@ def test_server_drains_in_a_thread(state, caplog):
     assert not thread.is_alive()
 
 
+def test_a_signal_does_not_wait_for_the_next_tick(state, monkeypatch):
+    monkeypatch.setattr(http_server, "TICK_S", 1000.0)
+    monkeypatch.setattr(state, "phase", Phase.READY)
+    config = uvicorn.Config(create_app(state, WebPages(host="", has_keys=True)), log_config=None)
+    server = http_server.DrainingServer(config, state, 1000.0)
+    state.engine.start()
+
+    def run() -> None:
+        with bind("127.0.0.1", 0) as listener:
+            server.run(sockets=[listener])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while server._loop is None:
+        threading.Event().wait(0.01)
+    server.on_signal(15, None)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_json_lines_have_the_request_id():
     record = logging.LogRecord("lanewise.access", logging.INFO, "", 0, "a %s", ("b",), None)
     record.request_id = "id-1"

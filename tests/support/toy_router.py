@@ -18,7 +18,8 @@ import uvloop
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.router.entries import read_catalogue
 from lanewise.router.folder import socket_folder
-from lanewise.router.process import Launcher, spawned
+from lanewise.router.forks import environment
+from lanewise.router.process import Child, Launcher
 from lanewise.router.serve import route
 from lanewise.server.listener import bind
 from lanewise.settings import Settings, resolve_mapping
@@ -38,8 +39,25 @@ class ToyLauncher(Launcher):
     async def prepare(self):
         """Tests count processes."""
 
-    async def begin(self, config, address):
-        return await spawned([sys.executable, str(SUPPORT / "toy_child.py"), str(config), address])
+    async def open(self, entry, more):
+        """Toys have no files."""
+
+    async def start(self, entry, more, *, warms_up):
+        del warms_up
+        self._started += 1
+        path, config = (self._folder / f"{self._started}.{kind}" for kind in ("sock", "yaml"))
+        config.write_text(json.dumps(self.settings_of(entry, more)))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(SUPPORT / "toy_child.py"), str(config), f"unix:{path}"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(),
+            start_new_session=True,
+        )
+        return Child(entry.name, process, [path, config])
+
+    def reap(self):
+        """The toys are asyncio's."""
 
 
 @dataclass

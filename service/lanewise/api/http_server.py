@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from lanewise.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-ACTIVITY_TICKS = 100  # of a tenth of a second
+TICK_S, TICKS, ACTIVITY_TICKS = 0.1, 864_000, 100
+FIRST_PAUSE_S = 0.001  # of those, each twice as long, in which it looks whether all is sent
 KEEP_ALIVE_S = 75  # longer than load balancers keep a connection they may still use
 LAST_WORDS_S = 5  # for answers that are being sent when the engine has stopped
 
@@ -47,7 +49,48 @@ def make_server(settings: Settings, state: ServerState) -> "DrainingServer":
 
 
 class OrderlyServer(uvicorn.Server):
-    """Signals make it drain, and no signal is raised again at the end: the exit is orderly."""
+    """Signals make it drain, and no signal is raised again at the end: the exit is orderly.
+
+    With nothing to do it ends in a millisecond: another model may wait for its memory.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signal = asyncio.Event()  # that on_tick has not seen yet
+
+    def on_signal(self, sig: int, frame: FrameType | None) -> None:
+        """As ``handle_exit``, which the next tick sees now."""
+        self.handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._signal.set)
+
+    async def main_loop(self) -> None:
+        """Ten ticks a second, and one after a signal, until one says that it is time to end."""
+        self._loop = asyncio.get_running_loop()
+        counter = 0
+        while not await self.on_tick(counter):
+            counter = (counter + 1) % TICKS
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._signal.wait(), TICK_S)
+            self._signal.clear()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and end when what is sent is out, or takes too long."""
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        state, pause = self.server_state, FIRST_PAUSE_S
+        deadline = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
+        while (state.connections or state.tasks) and time.monotonic() < deadline:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, TICK_S)
+        for task in list(state.tasks):
+            task.cancel()
+        await self.lifespan.shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,7 +98,7 @@ class OrderlyServer(uvicorn.Server):
         # Python lets only the main thread handle signals; elsewhere somebody else must.
         is_main = threading.current_thread() is threading.main_thread()
         handled = (signal.SIGTERM, signal.SIGINT) if is_main else ()
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        before = {number: signal.signal(number, self.on_signal) for number in handled}
         try:
             yield
         finally:

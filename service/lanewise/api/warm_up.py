@@ -38,7 +38,12 @@ def try_again(state: ServerState) -> None:
 
 
 async def _warm_up(state: ServerState) -> None:
-    """Send the model a request as clients do, through every layer; then the server is ready."""
+    """Send the model a request as clients do, through every layer; then the server is ready.
+
+    One that is ready before has a request of a client that waits for it.
+    """
+    if state.phase is not Phase.WARMING_UP:
+        return
     began = time.monotonic()
     try:
         await _ask(state)

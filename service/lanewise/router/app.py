@@ -201,7 +201,11 @@ class Router:
         await send(cast(Message, start))
         try:
             while some := await exchange.more():
-                await send({"type": "http.response.body", "body": some, "more_body": True})
+                # What ends an answer goes with its last bytes: a write costs more than all else.
+                more = not exchange.is_over
+                await send({"type": "http.response.body", "body": some, "more_body": more})
+                if not more:
+                    return
         except ServerGoneError:
             # A whole answer that breaks off is not ended, so that no client thinks it is whole.
             last = self._last_words(await _ended(slot, child), request.scope["path"], kind)

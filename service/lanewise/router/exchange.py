@@ -99,6 +99,11 @@ class Exchange(asyncio.Protocol):
         is_open = not self._is_lost and not self._transport.is_closing()
         return self.is_complete and self._can_stay and is_open and not self._pieces
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the answer has been taken."""
+        return self.is_complete and not self._pieces
+
     async def ask(self, method: str, target: bytes, fields: Iterable[Field], body: bytes) -> None:
         """Send a request, and return when the head of its answer is here."""
         self.status, self.headers, self.is_complete = 0, [], False

@@ -51,6 +51,7 @@ class Slot:
         self.stays_s: float | None = None  # keep_alive of its last request that said one
         self.failures, self.retry_at, self.failure = 0, 0.0, ""
         self.loading: asyncio.Task[None] | None = None
+        self.is_asked_to_load = False  # without a request that would be the first it answers
         self.planned: tuple[int, dict[str, object]] | None = None
         self.card: dict[str, object] = {}  # what its server said of it in /v1/models
 
@@ -191,6 +192,7 @@ class Fleet:
     async def load(self, slot: Slot) -> None:
         """Load it if it is not there; BusyError or LoadError if that cannot be."""
         if slot.child is None:
+            slot.is_asked_to_load = True
             await self._wait_for(slot, 0)
             slot.used_at = time.monotonic()
 
@@ -244,6 +246,9 @@ class Fleet:
         try:
             self._check_pause(slot)
             n_bytes, settings = await self._plan(slot)
+            # What takes little memory is done while another model goes.
+            opening = asyncio.create_task(self._launcher.open(slot.entry, settings))
+            opening.add_done_callback(lambda one: one.cancelled() or one.exception())
             async with self._room:
                 await self._make_room(slot, n_bytes)
                 self._begun += n_bytes
@@ -252,7 +257,7 @@ class Fleet:
             self._fail(slot, str(error))
             raise
         finally:
-            slot.loading = None
+            slot.loading, slot.is_asked_to_load = None, False
             self.tell()
 
     def _check_pause(self, slot: Slot) -> None:
@@ -283,8 +288,11 @@ class Fleet:
         """
         deadline = time.monotonic() + self.catalogue.wait_s
         try:
-            while self._used_bytes() + n_bytes > self.budget:
+            while self._used_bytes() + n_bytes + sum(self._kept_idle.values()) > self.budget:
                 self._freed.clear()
+                if self._used_bytes() + n_bytes <= self.budget:
+                    await self._launcher.let_go(min(self._kept_idle, key=self._last_used))
+                    continue
                 if going := [one for one in self._movable if one.may_go]:
                     await self.unload(min(going, key=lambda one: one.used_at))
                     continue
@@ -329,10 +337,23 @@ class Fleet:
         living = (size for child, size in self._children.items() if not child.ended.done())
         return self._begun + sum(living)
 
+    @property
+    def _kept_idle(self) -> dict[str, int]:
+        """Bytes of the files that are kept open, but for models that are there or will be."""
+        states = {name: slot.state for name, slot in self.slots.items()}
+        kept = self._launcher.kept.items()
+        return {name: size for name, size in kept if states.get(name, "unloaded") == "unloaded"}
+
+    def _last_used(self, name: str) -> float:
+        slot = self.slots.get(name)
+        return slot.used_at if slot is not None else 0.0
+
     async def _start(self, slot: Slot, n_bytes: int, settings: dict[str, object]) -> None:
         began = time.monotonic()
         try:
-            child = await self._launcher.start(slot.entry, settings)
+            child = await self._launcher.start(
+                slot.entry, settings, warms_up=slot.is_asked_to_load or not slot.waiting
+            )
             self._children[child] = n_bytes
         except OSError as error:
             raise LoadError(f"no process can be started: {error.strerror or error}") from None
@@ -347,7 +368,6 @@ class Fleet:
         slot.child, slot.failure, slot.has_answered = child, "", False
         slot.used_at = slot.loaded_at = time.monotonic()
         slot.load_s = slot.loaded_at - began
-        self._spawn(self._launcher.prepare())
         logger.info("%s is loaded, %.2f s after its start", slot.entry.name, slot.load_s)
 
     async def _free_after(self, slot: Slot, child: Child) -> None:
@@ -388,6 +408,9 @@ class Fleet:
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
+            self._launcher.reap()
+            for name in self._launcher.kept.keys() - self.slots.keys():
+                self._spawn(self._launcher.let_go(name))
             for slot in self.slots.values():
                 may_go = slot.child is not None and not slot.is_busy
                 if may_go and time.monotonic() - slot.used_at >= slot.goes_after_s:

@@ -26,24 +26,65 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Opened:
+    """What of a model takes little memory: its file's header, and what belongs to its text."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.path = resolve_model(settings.model)
+        self.checkpoint = _open_files(settings, self.path)
+        self.text = text_of_pooled(self.checkpoint, make_text(settings, self.checkpoint.tokenizer))
+        given = (settings.mmproj, settings.chat_template, settings.model)
+        self._files = (*self.checkpoint.files, *(Path(one) for one in given if one is not None))
+        self._states = self._now()
+        # A name of the hub may stand for other files next time; a limited tokenizer is a process.
+        is_here = settings.model is None or Path(settings.model).expanduser().exists()
+        self.may_be_shared = is_here and not self.text.tokenizer.is_limited
+
+    def is_changed(self) -> bool:
+        """Whether another file lies there now."""
+        return self._now() != self._states
+
+    def _now(self) -> list[tuple[object, ...]]:
+        found: list[tuple[object, ...]] = []
+        for path in self._files:
+            for one in (path, *sorted(path.glob("*"))):
+                with contextlib.suppress(OSError):
+                    about = one.stat()
+                    found.append((one, about.st_ino, about.st_size, about.st_mtime_ns))
+        return found
+
+
+def _open_files(settings: Settings, path: Path) -> Checkpoint:
+    checkpoint = open_checkpoint(
+        path,
+        settings.hf_overrides,
+        mtp=settings.speculation and settings.draft == MTP,
+        mmproj=None if settings.mmproj is None else Path(settings.mmproj).expanduser(),
+    )
+    checkpoint.limit_context(settings.max_model_len)
+    if checkpoint.config.is_for_short_context:
+        logger.info("LongRoPE: factors for short texts, max_model_len being what it is")
+    return checkpoint
+
+
 def open_model(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
     """The model and what belongs to its text; of the file only mapped weights stay in memory."""
     path = resolve_model(settings.model)
-    with (
-        host.garbage_left_alone(for_good=True),
-        open_checkpoint(
-            path,
-            settings.hf_overrides,
-            mtp=settings.speculation and settings.draft == MTP,
-            mmproj=None if settings.mmproj is None else Path(settings.mmproj).expanduser(),
-        ) as checkpoint,
-    ):
-        checkpoint.limit_context(settings.max_model_len)
-        if checkpoint.config.is_for_short_context:
-            logger.info("LongRoPE: factors for short texts, max_model_len being what it is")
+    with host.garbage_left_alone(for_good=True), _open_files(settings, path) as checkpoint:
         check_first(settings, checkpoint, limit)
         loaded = load_beside(settings, checkpoint, threads, limit)
     return _told_of_toy(*loaded) if is_toy(path) else loaded
+
+
+def load_opened(
+    settings: Settings, opened: Opened, threads: int, limit: host.MemoryLimit
+) -> tuple[Model, Text]:
+    """The same of a model that is open."""
+    with host.garbage_left_alone(for_good=True), opened.checkpoint as checkpoint:
+        check_first(settings, checkpoint, limit)
+        events = threading.Event(), threading.Event()
+        model = load_weights(settings, checkpoint, threads, limit, *events)
+    return _told_of_toy(model, opened.text) if is_toy(opened.path) else (model, opened.text)
 
 
 def _told_of_toy(model: Model, text: Text) -> tuple[Model, Text]:

@@ -51,8 +51,13 @@ def serve(
     threads: int,
     limit: host.MemoryLimit,
     listener: socket.socket,
+    *,
+    warms_up: bool = True,
 ) -> int:
-    """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status."""
+    """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status.
+
+    Unless it ``warms_up`` with a request of its own it is ready when it listens.
+    """
     tokenizer = text.tokenizer
     with contextlib.ExitStack() as models:
         models.enter_context(model)
@@ -111,6 +116,8 @@ def serve(
             if settings.otlp_traces_endpoint
             else None,
         )
+        if not warms_up:
+            state.phase = Phase.READY
         return _serve(settings, state, listener)
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lanewise import host
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.held import held_within
 from lanewise.server.listener import bind, raise_file_limit
-from lanewise.server.make_issuer import signer_of
-from lanewise.server.opening import open_model
+from lanewise.server.opening import Opened, load_opened, open_model
 from lanewise.settings import (
     Settings,
     SettingsError,
@@ -32,6 +32,10 @@ from lanewise.settings import (
 )
 from lanewise.store.block_files import StoreError
 from lanewise.store.bucket import Bucket
+
+if TYPE_CHECKING:
+    from lanewise.runtime import Model
+    from lanewise.server.model_text import Text
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +52,46 @@ def run(settings: Settings) -> int:
 
         catalogue = catalogue_of(settings)
     asked, settings = settings, with_keys_of_files(settings)
+    if catalogue is None:
+        return _serve(settings, open_model)
+    _check(settings)
+    raise_file_limit(settings.max_connections + OTHER_FILES)
+    # Taken before the model is loaded: who learns after minutes that the port is in use?
+    with bind(settings.host, settings.port) as listener:
+        from lanewise.router import serve as router
+
+        return router.serve(settings, asked, catalogue, host.memory_limit(), listener)
+
+
+def run_opened(settings: Settings, opened: Opened, *, warms_up: bool) -> int:
+    """Serve a model whose file is open, in a process of its own, until SIGTERM or SIGINT.
+
+    Unless it ``warms_up``, the first request that comes is the first that the model computes.
+    """
+
+    def load(settings: Settings, threads: int, limit: host.MemoryLimit) -> tuple[Model, Text]:
+        return load_opened(settings, opened, threads, limit)
+
+    return _serve(with_keys_of_files(settings), load, warms_up=warms_up)
+
+
+def _serve(
+    settings: Settings,
+    load: Callable[[Settings, int, host.MemoryLimit], tuple[Model, Text]],
+    *,
+    warms_up: bool = True,
+) -> int:
     _check(settings)
     raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
     with bind(settings.host, settings.port) as listener:
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
-        if catalogue is not None:
-            from lanewise.router import serve as router
-
-            return router.serve(settings, asked, catalogue, limit, listener)
         settings = within_memory(settings, limit)
-        model, text = open_model(settings, threads, limit)
+        model, text = load(settings, threads, limit)
         from lanewise.server import serve
 
-        return serve.serve(settings, model, text, threads, limit, listener)
+        return serve.serve(settings, model, text, threads, limit, listener, warms_up=warms_up)
 
 
 def within_memory(settings: Settings, limit: host.MemoryLimit) -> Settings:
@@ -105,7 +134,7 @@ def _check(settings: Settings) -> None:
         )
     _check_runtime_lora(settings)
     _check_store(settings)
-    signer_of(settings)
+    _check_receipts(settings)
 
 
 def _check_runtime_lora(settings: Settings) -> None:
@@ -121,6 +150,13 @@ def _check_runtime_lora(settings: Settings) -> None:
             f"lora_root is {settings.lora_root}, and allow_runtime_lora is on; accepted: the"
             " directory under which the adapters lie that requests may load"
         )
+
+
+def _check_receipts(settings: Settings) -> None:
+    if settings.receipts is not None:
+        from lanewise.server.make_issuer import signer_of
+
+        signer_of(settings)
 
 
 def _check_store(settings: Settings) -> None:
