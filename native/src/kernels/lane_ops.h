@@ -163,6 +163,8 @@ typedef struct lw_lane_ops {
     // x[i] = cap * tanh(x[i] / cap) = fma(2 * cap, 1 / (1 + exp(-x[i] * (2 / cap))), -cap); NaN and infinity become
     // NaN.
     void (*softcap)(float* x, size_t n, float cap);
+    // out[i] = x[i], but at least `least` and at most `most`; NaN stays NaN, -0 becomes 0. out may be x.
+    void (*clamp)(float* out, const float* x, size_t n, float least, float most);
     // out[i] = fma(weight, x[i], out[i])
     void (*add_weighted)(float* out, const float* x, size_t n, float weight);
     // Half-split rotation of the first `rotated` dimensions of a head in place: cos, sin have rotated / 2 entries.
