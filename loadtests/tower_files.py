@@ -1,7 +1,8 @@
 """Towers of published sizes with random weights: mmproj files, and small texts to stand beside.
 
 ``python -m loadtests.tower_files FOLDER [name ...]`` writes ``NAME-text.gguf`` and
-``mmproj-NAME-f16.gguf``, ``mmproj-NAME-q8_0.gguf`` for each name of ``SHAPES``.
+``mmproj-NAME-f16.gguf``, ``mmproj-NAME-q8_0.gguf`` for each name of ``SHAPES``. With ``--layers``
+the text has as many, of usual sizes, and is ``NAME-text-LAYERS.gguf``.
 """
 
 import argparse
@@ -16,6 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 VOCABULARY = 512  # rows of the text's table
+TEMPLATE = (
+    "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] %}{{ p['text'] if p['type'] == 'text' else 'IMAGE' }}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
 F16, Q8_0 = gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.Q8_0
 
 
@@ -125,7 +131,7 @@ class Writer:
         for key, value in values.items():
             add = {bool: self.out.add_bool, int: self.out.add_uint32, float: self.out.add_float32}
             if type(value) in add:
-                add[type(value)](key, value)  # type: ignore[operator]
+                add[type(value)](key, value)
             elif isinstance(value, str):
                 self.out.add_string(key, value)
             else:
@@ -233,20 +239,20 @@ def _write_projector(writer: Writer, shape: Shape) -> None:
             writer.floats(f"{name}.bias", rows)
 
 
-def write_text(shape: Shape, path: Path) -> Path:
-    """Write a language model of one layer that reads the tower's rows."""
+def write_text(shape: Shape, path: Path, layers: int = 1) -> Path:
+    """Write a language model that reads the tower's rows; one layer costs next to nothing."""
     writer = Writer(path, "llama", Q8_0, seed=2)
-    width, head, ffn = shape.text, 64, 64
-    heads = width // head
+    width, head = shape.text, 64
+    heads, ffn, keys = width // head, 64 if layers == 1 else 4 * width, 1 if layers == 1 else 4
     writer.keys({"general.name": path.stem, "tokenizer.ggml.model": "gpt2"})
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "context_length": 8192,
         "embedding_length": width,
-        "block_count": 1,
+        "block_count": layers,
         "feed_forward_length": ffn,
         "attention.head_count": heads,
-        "attention.head_count_kv": 1,
+        "attention.head_count_kv": keys,
         "rope.dimension_count": head,
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 10000.0,
@@ -259,21 +265,22 @@ def write_text(shape: Shape, path: Path) -> Path:
     writer.keys({"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.merges": ["a b"]})
     writer.out.add_token_list([token for token, _ in tokens])
     writer.out.add_token_types([kind for _, kind in tokens])
-    writer.out.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    writer.out.add_chat_template(TEMPLATE.replace("IMAGE", shape.token))
     writer.matrix("token_embd.weight", VOCABULARY, width)
     writer.floats("output_norm.weight", width, mean=1.0)
-    for name in ("attn_norm", "ffn_norm"):
-        writer.floats(f"blk.0.{name}.weight", width, mean=1.0)
-    for name, rows, cols in (
-        ("attn_q", width, width),
-        ("attn_k", head, width),
-        ("attn_v", head, width),
-        ("attn_output", width, width),
-        ("ffn_gate", ffn, width),
-        ("ffn_up", ffn, width),
-        ("ffn_down", width, ffn),
-    ):
-        writer.matrix(f"blk.0.{name}.weight", rows, cols)
+    for layer in range(layers):
+        for name in ("attn_norm", "ffn_norm"):
+            writer.floats(f"blk.{layer}.{name}.weight", width, mean=1.0)
+        for name, rows, cols in (
+            ("attn_q", width, width),
+            ("attn_k", keys * head, width),
+            ("attn_v", keys * head, width),
+            ("attn_output", width, width),
+            ("ffn_gate", ffn, width),
+            ("ffn_up", ffn, width),
+            ("ffn_down", width, ffn),
+        ):
+            writer.matrix(f"blk.{layer}.{name}.weight", rows, cols)
     writer.close()
     return path
 
@@ -288,7 +295,8 @@ def _tokens(image: str) -> Iterator[tuple[str, gguf.TokenType]]:
     control += [f"<row_{y}_col_{x}>" for y in range(1, 7) for x in range(1, 7)]
     yield from ((token, gguf.TokenType.CONTROL) for token in control)
     yield from ((alphabet[byte], gguf.TokenType.NORMAL) for byte in range(256))
-    for number in range(len(control) + 256, VOCABULARY):
+    yield "ab", gguf.TokenType.NORMAL  # of the one merge: readers want at least one
+    for number in range(len(control) + 257, VOCABULARY):
         yield f"[PAD{number}]", gguf.TokenType.UNUSED
 
 
@@ -300,13 +308,13 @@ def picture_of(shape: Shape) -> NDArray[np.uint8]:
     return np.clip(128 + 90 * np.stack(waves, 2) + 8 * noise, 0, 255).astype(np.uint8)
 
 
-def files_of(name: str, folder: Path) -> tuple[Path, Path, Path]:
+def files_of(name: str, folder: Path, layers: int = 1) -> tuple[Path, Path, Path]:
     """Return the paths of a shape's text and its towers in f16 and q8_0; written if missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = folder / f"{name}-text.gguf"
+    text = folder / (f"{name}-text.gguf" if layers == 1 else f"{name}-text-{layers}.gguf")
     towers = [folder / f"mmproj-{name}-{kind}.gguf" for kind in ("f16", "q8_0")]
     if not text.exists():
-        write_text(SHAPES[name], text)
+        write_text(SHAPES[name], text, layers)
     for path, kind in zip(towers, (F16, Q8_0), strict=True):
         if not path.exists():
             write_mmproj(SHAPES[name], path, kind)
@@ -318,9 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.tower_files")
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="name", help=f"{', '.join(SHAPES)} [all]")
+    parser.add_argument("--layers", type=int, default=1, help="of the text [%(default)s]")
     options = parser.parse_args(arguments)
     for name in options.names or SHAPES:
-        print(*files_of(name, options.folder))
+        print(*files_of(name, options.folder, options.layers))
     return 0
 
 
