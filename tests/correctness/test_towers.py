@@ -47,9 +47,11 @@ def tower_of(checkpoint: Checkpoint) -> Checkpoint:
 def opened_tower(
     checkpoint: Checkpoint, isa: str | None = ISA, threads: int = 2, weights: str | None = None
 ) -> Iterator[Tower]:
+    """Beside ``weights`` queries meet keys in codes, as in models large enough to be of them."""
+    kv_type = None if weights is None else "int8"
     with (
         Model.load(tower_of(checkpoint), isa=isa, threads=1, weights=weights) as model,
-        Tower(model, threads=threads) as tower,
+        Tower(model, threads=threads, kv_type=kv_type) as tower,
     ):
         yield tower
 

@@ -225,6 +225,22 @@ static void test_scalings(lw_level level) {
     report(alone, lw_level_names[level], "xIELU and softcap of what is not finite are not finite");
 }
 
+// Values between limits, NaN, and -0, which levels would keep or not.
+static void test_clamp(lw_level level) {
+    enum { N = 70 };
+    float x[N], y[N];
+    bool right = true;
+    for (size_t n = 1; n <= N; ++n) {
+        for (size_t i = 0; i < N; ++i) x[i] = y[i] = i % 7 == 3 ? -0.0f : i % 11 == 5 ? NAN : 0.5f * (float)i - 12;
+        lw_level_lane_ops[level]->clamp(y, y, n, -3.5f, 2.25f);
+        for (size_t i = 0; i < N; ++i) {
+            const float want = i >= n || isnan(x[i]) ? x[i] : x[i] < -3.5f ? -3.5f : x[i] > 2.25f ? 2.25f : x[i] + 0.0f;
+            right = right && (isnan(want) ? isnan(y[i]) : memcmp(&y[i], &want, sizeof want) == 0);
+        }
+    }
+    report(right, lw_level_names[level], "clamp keeps values between its limits, and NaN");
+}
+
 int main(int argc, char** argv) {
     const bool no_skips = argc > 1 && strcmp(argv[1], "--no-skips") == 0;
     for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
@@ -238,6 +254,7 @@ int main(int argc, char** argv) {
         test_outliers((lw_level)level);
         test_curves((lw_level)level);
         test_scalings((lw_level)level);
+        test_clamp((lw_level)level);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -132,6 +132,7 @@ static sample make(void) {
     for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
     s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
+    s.job.brief = kv->type == LW_I8 && draw(2);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
@@ -179,7 +180,7 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
         return score;
     }
     int32_t codes[MAX_DIM], sum = 0;
-    const float scale = code(codes, q, kv->head_dim, 16256);
+    const float scale = code(codes, q, kv->head_dim, s->job.brief ? 63 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(head, offset, d);
     float key_scale;
     memcpy(&key_scale, head + kv->scale_offset + 4 * offset, 4);
@@ -204,7 +205,7 @@ static void add_values(const sample* s, softmax* p, const float* probability, co
     int32_t codes[LW_BLOCK_TOKENS];
     memcpy(scales, head + kv->scale_offset + 4 * LW_BLOCK_TOKENS, sizeof scales);
     for (size_t t = first; t < end; ++t) weights[t] = probability[t] * scales[t];
-    const float scale = code(codes, weights, LW_BLOCK_TOKENS, 16256);
+    const float scale = code(codes, weights, LW_BLOCK_TOKENS, s->job.brief ? 127 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) {
         int32_t sum = 0;
         for (size_t t = first; t < end; ++t) sum += codes[t] * (int8_t)values[(t / 4 * kv->value_dim + d) * 4 + t % 4];
@@ -285,12 +286,12 @@ static size_t compare(const sample* s, const char* level) {
             if (memcmp(expected, got, result_dim(s) * sizeof(float)) == 0) continue;
             if (failed++ == 0)
                 printf(
-                    "%s: cache type %d, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
+                    "%s: cache type %d%s, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
                     "token %zu, head "
                     "%zu "
                     "differs\n",
-                    level, (int)s->job.kv.type, s->context, s->job.n_tokens, s->job.group, s->job.kv.head_dim,
-                    s->job.window, s->job.length, t, h);
+                    level, (int)s->job.kv.type, s->job.brief ? ", brief" : "", s->context, s->job.n_tokens,
+                    s->job.group, s->job.kv.head_dim, s->job.window, s->job.length, t, h);
         }
     return failed;
 }

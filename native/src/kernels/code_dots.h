@@ -1,4 +1,5 @@
-// Exact sums of products of bytes and 15-bit codes: the inner loop of attention over a cache of 8-bit codes.
+// Exact sums of products of bytes and 15-bit codes: the inner loop of attention over a cache of 8-bit codes. Brief codes
+// are bytes themselves.
 //
 // Integer sums are exact in any order, so each ISA uses its best instructions: VPDPBUSD or SDOT on the two halves of a
 // code, VPMADDWD or SMLAL on whole codes.
@@ -197,6 +198,99 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
                 }
                 sum[r * vectors + v].v[lane] = (int32_t)total;
             }
+}
+#endif
+
+// Largest magnitudes of brief codes. With these VPMADDUBSW does not saturate: a query's codes meet key bytes, which go up
+// to 255, and a weight's codes are not negative.
+enum { BRIEF_QUERY = 63, BRIEF_WEIGHT = 127 };
+
+// brief_dots is code_dots for brief codes, without prefetches.
+#if defined(LW_ISA_avx512vnni) || defined(LW_ISA_avx2) || (defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar))
+typedef struct brief_codes {
+    int8_t code[LW_LANES];
+} brief_codes;
+
+LW_INLINE void brief_store(brief_codes* to, vi codes) { vi_store_i8(to->code, codes); }
+
+#if defined(LW_ISA_avx512vnni)
+enum { BRIEF_ROWS = 8, BRIEF_VECTORS = 2 };
+#elif defined(LW_ISA_avx2)
+enum { BRIEF_ROWS = 2, BRIEF_VECTORS = 2 };
+#else
+enum { BRIEF_ROWS = 4, BRIEF_VECTORS = 1 };
+#endif
+
+#if defined(__x86_64__)
+// Adds the products of one line of bytes and four codes.
+LW_INLINE vi brief_add(vi sum, const uint8_t* line, int32_t four, const bool key_bytes) {
+#if defined(LW_ISA_avx512vnni)
+    const vi byte = _mm512_loadu_si512(line), codes = vi_set1(four);
+    return key_bytes ? _mm512_dpbusd_epi32(sum, byte, codes) : _mm512_dpbusd_epi32(sum, codes, byte);
+#else
+    const __m256i codes = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+    const __m256i a = _mm256_loadu_si256((const __m256i*)line), b = _mm256_loadu_si256((const __m256i*)(line + 32));
+    const __m256i c = key_bytes ? _mm256_maddubs_epi16(a, codes) : _mm256_maddubs_epi16(codes, a);
+    const __m256i d = key_bytes ? _mm256_maddubs_epi16(b, codes) : _mm256_maddubs_epi16(codes, b);
+    return (vi){_mm256_add_epi32(sum.a, _mm256_madd_epi16(c, ones)),
+                _mm256_add_epi32(sum.b, _mm256_madd_epi16(d, ones))};
+#endif
+}
+
+LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const brief_codes* x, size_t x_stride, size_t n,
+                          const bool key_bytes, const int rows, const int vectors) {
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * vectors; ++i) sum[i] = vi_set1(0);
+    for (size_t i = 0; i < n; ++i) {
+#pragma GCC unroll 4
+        for (size_t quad = 0; quad < 4; ++quad) {
+            const uint8_t* at = bytes + (4 * i + quad) * stride;
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                int32_t four;
+                memcpy(&four, x[(size_t)r * x_stride + i].code + 4 * quad, 4);
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; ++v)
+                    sum[r * vectors + v] = brief_add(sum[r * vectors + v], at + 64 * v, four, key_bytes);
+            }
+        }
+    }
+}
+#else
+// One quad of codes; `quad` is a constant.
+#define LW_BRIEF_QUAD(quad)                                                                                  \
+    do {                                                                                                     \
+        const int8_t* at = (const int8_t*)bytes + (4 * i + (quad)) * stride;                                 \
+        const int8x16_t byte[4] = {vld1q_s8(at), vld1q_s8(at + 16), vld1q_s8(at + 32), vld1q_s8(at + 48)};   \
+        for (int r = 0; r < rows; ++r)                                                                       \
+            for (int p = 0; p < 4; ++p) sum[r].v[p] = vdotq_laneq_s32(sum[r].v[p], byte[p], codes[r], quad); \
+    } while (0)
+
+LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const brief_codes* x, size_t x_stride, size_t n,
+                          const bool key_bytes, const int rows, const int vectors) {
+    (void)key_bytes;  // all bytes are signed
+    (void)vectors;    // 1
+    for (int r = 0; r < rows; ++r) sum[r] = vi_set1(0);
+    for (size_t i = 0; i < n; ++i) {
+        int8x16_t codes[BRIEF_ROWS];
+        for (int r = 0; r < rows; ++r) codes[r] = vld1q_s8(x[(size_t)r * x_stride + i].code);
+        LW_BRIEF_QUAD(0);
+        LW_BRIEF_QUAD(1);
+        LW_BRIEF_QUAD(2);
+        LW_BRIEF_QUAD(3);
+    }
+}
+#undef LW_BRIEF_QUAD
+#endif
+#else
+typedef wide_codes brief_codes;
+enum { BRIEF_ROWS = DOT_ROWS, BRIEF_VECTORS = DOT_VECTORS };
+
+LW_INLINE void brief_store(brief_codes* to, vi codes) { wide_store(to, codes); }
+
+LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const brief_codes* x, size_t x_stride, size_t n,
+                          const bool key_bytes, const int rows, const int vectors) {
+    code_dots(sum, bytes, stride, x, x_stride, n, bytes, key_bytes, rows, vectors);
 }
 #endif
 

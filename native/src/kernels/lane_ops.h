@@ -62,6 +62,7 @@ typedef struct lw_attention_job {
     size_t first_position;
     size_t window;   // tokens each query sees, its own included; 0 = all
     size_t length;   // 0: causal; else the length of the sequence, and queries see both ways
+    bool brief;      // LW_I8: codes of queries and weights are bytes, as the cache's; see attention_codes.inc
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
@@ -163,6 +164,8 @@ typedef struct lw_lane_ops {
     // x[i] = cap * tanh(x[i] / cap) = fma(2 * cap, 1 / (1 + exp(-x[i] * (2 / cap))), -cap); NaN and infinity become
     // NaN.
     void (*softcap)(float* x, size_t n, float cap);
+    // out[i] = x[i], but at least `least` and at most `most`; NaN stays NaN, -0 becomes 0. out may be x.
+    void (*clamp)(float* out, const float* x, size_t n, float least, float most);
     // out[i] = fma(weight, x[i], out[i])
     void (*add_weighted)(float* out, const float* x, size_t n, float weight);
     // Half-split rotation of the first `rotated` dimensions of a head in place: cos, sin have rotated / 2 entries.

@@ -249,6 +249,7 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
                               .first_position = w->b->position[tile->first_row],
                               .window = window_of(w, layer, tile),
                               .length = tile->length,
+                              .brief = lw_is_tower(w->c),
                               .group = cols.group,
                               .q = of.q + (tile->first_row * tile_jobs + number) * cols.q,
                               .q_stride = tile_jobs * cols.q,

@@ -5,11 +5,6 @@
 
 enum { OF_Q, OF_K, OF_V, OF_OUTPUT, OF_GATE, OF_UP, OF_DOWN };
 
-// NaN stays NaN.
-static float within(float x, const float least_and_most[2]) {
-    return x < least_and_most[0] ? least_and_most[0] : x > least_and_most[1] ? least_and_most[1] : x;
-}
-
 // A phase: what the matrix reads.
 static lw_activations clamp_inputs(lw_worker* w, lw_operation operation, const lw_matrix* matrix, const float* values,
                                    const float* clamps) {
@@ -20,7 +15,7 @@ static lw_activations clamp_inputs(lw_worker* w, lw_operation operation, const l
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* to = clamped + row * n;
-        for (size_t i = 0; i < n; ++i) to[i] = within(values[row * n + i], clamps);
+        w->ops->clamp(to, values + row * n, n, clamps[0], clamps[1]);
         if (quantized) lw_quantize_segments(w, &out, row, 0, out.segments, to);
         lw_charge_row(w, operation, 2 * n, quantized ? n : 0);
     }
@@ -37,7 +32,7 @@ static void multiply(lw_worker* w, lw_operation operation, const lw_layer* layer
     lw_multiply(w, operation, &product, 1, &x);
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
-        for (size_t i = row * n; i < (row + 1) * n; ++i) out[i] = within(out[i], clamps + 2);
+        w->ops->clamp(out + row * n, out + row * n, n, clamps[2], clamps[3]);
         lw_charge_row(w, operation, 2 * n, 0);
     }
     lw_end_phase(w, operation);

@@ -151,7 +151,8 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     own_name = checkpoint.weights_name
     if weights is not None and "=" in weights:
         return part_types(checkpoint, weights)
-    if weights is None:
+    is_tower = checkpoint.config.patches is not None
+    if weights is None or (is_tower and weights == own_name):
         return [_unasked(checkpoint, tensor) for tensor in checkpoint.tensors]
     if weights == own_name:
         return [HELD.get(tensor.type, tensor.type) for tensor in checkpoint.tensors]
@@ -183,7 +184,10 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
 def _unasked(checkpoint: Checkpoint, tensor: Tensor) -> TensorType:
     """The type that a tensor is held in where nothing is asked of it."""
     is_wide = checkpoint.is_widened and tensor.type is TensorType.F32 and tensor.role in MATRICES
-    if is_wide and tensor.cols % QUANTIZED_GROUP == 0:
+    # In towers converters leave floats where rows were no whole groups before they were padded.
+    of_tower = checkpoint.config.patches is not None and checkpoint.weights_name == "q8_0"
+    is_left = of_tower and tensor.type in FLOAT_TYPES and tensor.role in ATTENTION | DENSE
+    if (is_wide or is_left) and tensor.cols % QUANTIZED_GROUP == 0:
         return TensorType.Q8_0
     return HELD.get(tensor.type, tensor.type)
 

@@ -14,6 +14,7 @@ from lanewise.runtime.sampling import Floats
 Pixels = npt.NDArray[np.uint8]  # [height][width][3]
 BLOCK_PATCHES = 32  # LW_BLOCK_TOKENS
 FLOAT_BYTES = 4
+FLOATS = ("f32", "f16", "bf16")  # weights
 UNIT_PATCHES = 64  # of each thread, in one unit of work
 
 
@@ -42,9 +43,17 @@ class Tower(NativeSession):
     """
 
     def __init__(
-        self, model: Model, *, threads: int, max_patches: int | None = None, kv_type: str = "f32"
+        self,
+        model: Model,
+        *,
+        threads: int,
+        max_patches: int | None = None,
+        kv_type: str | None = None,
     ) -> None:
-        """Open one for pictures of up to ``max_patches``; None: what the tower was made for."""
+        """Open one for pictures of up to ``max_patches``; None: what the tower was made for.
+
+        Queries meet keys in ``kv_type``; None: in codes beside matrices of codes, else in floats.
+        """
         patches = model.config.patches
         if patches is None:
             raise ValueError(f"{model.name} reads tokens; accepted: a tower")
@@ -57,7 +66,7 @@ class Tower(NativeSession):
         self._job: ref[Job] | None = None
         self._open(
             threads=threads,
-            kv_type=kv_type,
+            kv_type=kv_type or ("f32" if model.weights in FLOATS else "int8"),
             n_blocks=-(-self.max_patches // BLOCK_PATCHES),
             max_batch_tokens=self._unit,
             max_batch_logits=1,
