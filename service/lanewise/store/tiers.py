@@ -7,7 +7,6 @@ directory too. Nothing here waits longer than ``bucket.REQUEST_S`` for one objec
 """
 
 import logging
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from lanewise.giving_way import give_way
 from lanewise.store.block_files import ABOUT, SUFFIX, BlockFiles
 from lanewise.store.bucket import BucketError, Pauses
 
@@ -60,10 +60,11 @@ class TieredFiles:
         self._pauses = Pauses()
         self._coming: dict[bytes, Future[bytes | None]] = {}
         self._awaited: deque[bytes] = deque()
+        self._is_told = False  # whether the bucket has what says which model this is
         self._list_at = float("inf")  # by time.monotonic(), once the one that begins now has ended
         self._ends_at = float("inf")
         self._fetchers = ThreadPoolExecutor(FETCHERS, "lanewise-store-fetch")
-        self._senders = ThreadPoolExecutor(SENDERS, "lanewise-store-send", _give_way)
+        self._senders = ThreadPoolExecutor(SENDERS, "lanewise-store-send", give_way)
         self._senders.submit(self._list)
 
     def has(self, key: bytes) -> bool:
@@ -141,7 +142,7 @@ class TieredFiles:
 
     def _fetch(self, key: bytes) -> bytes | None:
         """An object; None if it is not there or the bucket fails."""
-        path = self._path(self._near.name_of(key))
+        path = f"{self._folder}/{self._path(self._near.name_of(key))}"
         data = self._asked(lambda: self._bucket.get(path))
         if data is None:
             self._forget(key)
@@ -164,7 +165,7 @@ class TieredFiles:
             if time.monotonic() > self._ends_at:
                 return
             data = self._near.raw(name)
-            if data is not None and self._asked(lambda: self._put(name, data)):
+            if data is not None and self._asked(lambda: self._put(self._path(name), data)):
                 with self._lock:
                     self._far.add(name)
                 self._note("written", bytes_written=len(data))
@@ -172,8 +173,8 @@ class TieredFiles:
             with self._lock:
                 self._sending.discard(name)
 
-    def _put(self, name: str, data: bytes) -> bool:
-        self._bucket.put(self._path(name), data)
+    def _put(self, path: str, data: bytes) -> bool:
+        self._bucket.put(f"{self._folder}/{path}", data)
         return True
 
     def _list(self) -> None:
@@ -186,8 +187,9 @@ class TieredFiles:
             return
         with self._lock:
             self._far = names
-        if not names and (about := self._near.about()):
-            self._asked(lambda: self._bucket.put(f"{self._folder}/{ABOUT}", about))
+        about = b"" if self._is_told else self._near.about()
+        if about:
+            self._is_told = self._asked(lambda: self._put(ABOUT, about)) is not None
         for name in self._near.names() - names:
             self._send_later(name)
 
@@ -223,10 +225,5 @@ class TieredFiles:
         self._told()
 
     def _path(self, name: str) -> str:
-        return f"{self._folder}/{name[:2]}/{name}{SUFFIX}"
-
-
-def _give_way() -> None:
-    """Let the threads that compute go first."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        """Where an object is in the model's folder."""
+        return f"{name[:2]}/{name}{SUFFIX}"
