@@ -134,7 +134,7 @@ def test_a_bucket_that_fails_is_left_alone_for_a_while(s3, opened, caplog):
         first.write(key, block(number))
     wait_until(lambda: len(blocks_of(s3)) == 10)
     second = opened("other")
-    wait_until(lambda: second.has(KEYS[9]))
+    wait_until(lambda: second.has(KEYS[9]) and second._is_told)
     s3.status = 403
     for key in KEYS[:MOST_FAILURES]:
         assert second.has(key)
