@@ -215,6 +215,13 @@ class BlockFiles:
         except OSError:
             return None
 
+    def n_bytes(self, name: str) -> int:
+        """The size of a file; 0 if there is none."""
+        try:
+            return self._path(name).stat().st_size
+        except OSError:
+            return 0
+
     def names(self) -> set[str]:
         """The names of all files of this model, as of the last look."""
         with self._lock:

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Protocol, TypeVar
 
 from lanewise.giving_way import give_way
@@ -22,7 +22,9 @@ from lanewise.store.bucket import BucketError, Pauses
 logger = logging.getLogger(__name__)
 
 FETCHERS, SENDERS = 16, 4  # objects at a time
-AHEAD = 32  # objects that are fetched before they are asked for
+AHEAD = 32  # most objects that are fetched before they are asked for
+AHEAD_BYTES = 64 << 20  # and most bytes of them
+LARGE = 16 << 20  # bytes: objects as large are sent one at a time
 LIST_S = 30.0  # least seconds between two listings
 LIST_SHARE = 20  # and at least so many times as long as the last one took
 MOST_NAMES = 500_000  # of objects that are known to be in the bucket
@@ -60,6 +62,8 @@ class TieredFiles:
         self._pauses = Pauses()
         self._coming: dict[bytes, Future[bytes | None]] = {}
         self._awaited: deque[bytes] = deque()
+        self._ahead = FETCHERS  # objects, until the size of one is known
+        self._sending_large = threading.Lock()
         self._is_told = False  # whether the bucket has what says which model this is
         self._list_at = float("inf")  # by time.monotonic(), once the one that begins now has ended
         self._ends_at = float("inf")
@@ -103,6 +107,7 @@ class TieredFiles:
         self._fetch_ahead()
         if data is None:
             return False
+        self._ahead = max(2, min(AHEAD, AHEAD_BYTES // len(into)))
         if not self._near.unpack(key, data, into):
             self._note("missed")
             self._forget(key)
@@ -136,7 +141,7 @@ class TieredFiles:
 
     def _fetch_ahead(self) -> None:
         with self._lock:
-            while self._awaited and len(self._coming) < AHEAD:
+            while self._awaited and len(self._coming) < self._ahead:
                 key = self._awaited.popleft()
                 self._coming[key] = self._fetchers.submit(self._fetch, key)
 
@@ -164,11 +169,13 @@ class TieredFiles:
         try:
             if time.monotonic() > self._ends_at:
                 return
-            data = self._near.raw(name)
-            if data is not None and self._asked(lambda: self._put(self._path(name), data)):
-                with self._lock:
-                    self._far.add(name)
-                self._note("written", bytes_written=len(data))
+            is_large = self._near.n_bytes(name) >= LARGE
+            with self._sending_large if is_large else nullcontext():
+                data = self._near.raw(name)
+                if data is not None and self._asked(lambda: self._put(self._path(name), data)):
+                    with self._lock:
+                        self._far.add(name)
+                    self._note("written", bytes_written=len(data))
         finally:
             with self._lock:
                 self._sending.discard(name)
