@@ -18,6 +18,7 @@ PYTHON = {
     "": set(),  # lanewise/__init__.py
     "told": set(),
     "arm_parts": set(),
+    "giving_way": set(),
     "settings": set(),
     "host": {"arm_parts"},
     "held": {"host"},
@@ -29,8 +30,8 @@ PYTHON = {
     "text": {"loading", "told"},
     "sandbox": {"text"},
     "runtime": {"native", "loading", "host", "topology"},
-    "engine": {"runtime"},
-    "store": set(),
+    "engine": {"runtime", "giving_way"},
+    "store": {"giving_way"},
     "receipts": {"store", "runtime", "loading"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
     "api": {"receipts", "engine", "text", "sandbox", "settings", "told", "guide"},

@@ -10,8 +10,10 @@ import pytest
 
 from family_models import write_case
 from lanewise.cli import main
+from lora_files import lora_config, lora_tensors, write_adapter
 from s3_server import BUCKET, s3_server
 from serving import free_port, lanewise_server, metric, running, wait_for
+from tiny_models import prompt, tiny_model, write_hf
 
 WORDS = ("the", "river", "rises", "over", "wide", "fields", "and", "takes", "houses", "with", "it")
 PROMPT = " ".join(random.Random(5).choices(WORDS, k=180))
@@ -172,8 +174,9 @@ def test_servers_with_directories_of_their_own_share_a_bucket(tmp_path):
             wait_for(lambda: remote_objects(url, "written") >= n_prompt // 32, "objects")
             process.kill()
             process.wait()
+        n_put = s3.asked["PUT"]
         with server(tmp_path / "other", *remote, env=s3.environment()) as (_, url):
-            wait_for(lambda: s3.asked["GET"] >= 2, "a listing")
+            wait_for(lambda: s3.asked["PUT"] > n_put, "what follows its listing")
             again, _, cached = ask(url)
             assert again == answer
             assert cached == (n_prompt - 1) // 32 * 32
@@ -197,3 +200,30 @@ def test_a_bucket_that_cannot_be_used_is_told_at_the_start(tmp_path, remote, say
     store = ["--kv-store", str(tmp_path / "store")] if "without" not in says else []
     assert main(["serve", "demo", "--port", "0", *store, "--kv-store-remote", remote]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_an_adapter_finds_its_own_after_a_kill_whatever_its_name(tmp_path):
+    model = tiny_model("llama3")
+    write_hf(model, tmp_path / "base")
+    for name, rank in (("first", 4), ("second", 16)):
+        tensors = lora_tensors(model, rank=rank, seed=rank)
+        write_adapter(tmp_path / name, tensors, lora_config(rank, 2 * rank))
+    base, body = str(tmp_path / "base"), {"prompt": prompt(70), "logprobs": 2}
+    more = ("--max-loras", "2", "--served-model-name", "base")
+
+    def loras(**paths):
+        return [f"--lora={name}={tmp_path / path}" for name, path in paths.items()]
+
+    with server(tmp_path / "store", *more, *loras(a="first"), model=base) as (process, url):
+        answer, _, cached = ask(url, model="a", **body)
+        assert cached == 0
+        wait_for(lambda: blocks(url, "written", "base") >= 2, "blocks")
+        process.kill()
+        process.wait()
+    renamed = loras(a="second", b="first")
+    with server(tmp_path / "store", *more, *renamed, model=base) as (_, url):
+        assert ask(url, model="a", **body)[2] == 0
+        assert ask(url, model="base", **body)[2] == 0
+        again, _, cached = ask(url, model="b", **body)
+        assert (again, cached) == (answer, 64)

@@ -223,3 +223,28 @@ def test_pauses_of_the_machine_change_little():
         cost.learn(size, pause + rng.uniform(0.95, 1.05) * seconds(size, 0.02, 0.002))
     predicted = cost.seconds(work(8, 24))
     assert predicted == pytest.approx(seconds(work(8, 24), 0.02, 0.002), rel=0.15)
+
+
+def test_a_long_prompt_is_estimated_from_short_ones_within_bounds():
+    """Two sizes of short steps say nothing of what pairs cost: a fit of them may be far off."""
+    cost = SizeCost()
+    assert cost.seconds_beyond(work(0, 8192)) == 0
+    cost.learn(work(1, cached=50), 0.010)
+    assert cost.seconds_beyond(work(0, 8192)) == 0
+    for size, took in ((50, 0.30), (48, 0.11), (20, 0.09), (64, 0.41)):
+        cost.learn(work(0, size), took)
+        rows_s = 8192 * 0.011 / 2
+        assert rows_s / 3 < cost.seconds_beyond(work(0, 8192)) < 12 * rows_s
+
+
+def test_a_long_prompt_is_estimated_well_where_long_contexts_were_seen():
+    cost, rng = SizeCost(), random.Random(1)
+
+    def true(size: Work) -> float:
+        return seconds(size, 0.005, 0.0014, 3e-7)
+
+    for _ in range(200):
+        size = work(0, rng.choice([64, 128, 256]), rng.randrange(6000))
+        cost.learn(size, true(size) * rng.uniform(0.9, 1.1))
+    whole = true(work(0, 8192))
+    assert 0.7 * whole < cost.seconds_beyond(work(0, 8192)) < 1.5 * whole

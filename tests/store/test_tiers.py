@@ -76,7 +76,7 @@ def test_what_one_server_has_written_another_one_reads(s3, opened):
     n_asked = s3.asked["GET"]
     assert read(second, KEYS[0]) == block(0)  # from the directory by now
     assert s3.asked["GET"] == n_asked
-    assert any(path.endswith("about.json") for path in s3.paths())
+    wait_until(lambda: any(path.endswith("about.json") for path in s3.paths()))
 
 
 def test_what_could_not_be_sent_is_sent_after_a_later_listing(s3, opened, monkeypatch):
@@ -122,8 +122,9 @@ def test_an_object_that_is_spoiled_is_a_miss_and_is_written_again(s3, opened, ch
     assert not second.has(KEYS[0])
     assert not list(files_of(second._near.root))
     second.write(KEYS[0], block(0))
+    wait_until(lambda: not second._sending)
     third = opened("third")
-    wait_until(lambda: not second._sending and third.has(KEYS[0]))
+    wait_until(lambda: third.has(KEYS[0]))
     assert read(third, KEYS[0]) == block(0)
 
 
@@ -133,7 +134,7 @@ def test_a_bucket_that_fails_is_left_alone_for_a_while(s3, opened, caplog):
         first.write(key, block(number))
     wait_until(lambda: len(blocks_of(s3)) == 10)
     second = opened("other")
-    wait_until(lambda: second.has(KEYS[9]))
+    wait_until(lambda: second.has(KEYS[9]) and second._is_told)
     s3.status = 403
     for key in KEYS[:MOST_FAILURES]:
         assert second.has(key)

@@ -379,6 +379,6 @@ def _cost(pacer: Pacer | None) -> Callable[[int, int], float] | None:
     def seconds(n_tokens: int, n_before: int) -> float:
         work = Work()
         work.add(n_tokens, n_before)
-        return pacer.cost.seconds(work)
+        return pacer.cost.seconds_beyond(work)
 
     return seconds

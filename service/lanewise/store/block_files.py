@@ -27,6 +27,8 @@ SUFFIX = ".kv"
 HALF = ".half"  # of a file that is being written, or whose writer was killed
 HALF_S = 600.0  # after so many seconds it was
 ABOUT = "about.json"
+UNSURE_S = 2.0  # a folder that changed so shortly before it was listed may have changed again
+WEIGH_SHARE = 0.05  # of the most bytes: after so many were written all files are added up again
 LEFT_AFTER_TRIM = 0.9  # so that not every block that is written makes room for itself
 
 
@@ -41,6 +43,18 @@ class StoredFile:
     path: Path
     n_bytes: int
     used: float  # when it was last written or read, seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a folder had in it."""
+
+    changed_s: float  # when it was changed, as its file system says
+    at_s: float  # when it was listed, by ``time.time()``
+    names: frozenset[str]
+
+
+NEVER_LISTED = Listed(-1.0, -1.0, frozenset())
 
 
 def files_of(root: Path) -> Iterator[StoredFile]:
@@ -88,23 +102,15 @@ def trim(root: Path, most_bytes: int) -> tuple[int, int]:
 
     Returns the bytes that are left, and how many blocks went.
     """
-    left, removed = _trimmed(root, most_bytes)
-    return sum(file.n_bytes for file in left), removed
-
-
-def _trimmed(root: Path, most_bytes: int) -> tuple[list[StoredFile], int]:
-    """The files that are left, and how many went."""
-    left: list[StoredFile] = []
     n_bytes, removed = 0, 0
     for file in sorted(files_of(root), key=lambda file: file.used, reverse=True):
         if n_bytes + file.n_bytes <= most_bytes:
             n_bytes += file.n_bytes
-            left.append(file)
             continue
         with suppress(OSError):
             file.path.unlink()
             removed += 1
-    return left, removed
+    return n_bytes, removed
 
 
 class BlockFiles:
@@ -127,7 +133,11 @@ class BlockFiles:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._names: set[str] = set()
-        self.held_bytes = 0  # of all models, as of the last look, and what was written since
+        self._listed: dict[str, Listed] = {}  # by the folder's name
+        self.held_bytes = (
+            0  # of all models when they were last added up, and what was written since
+        )
+        self._unweighed = 0  # bytes written since
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.folder / ABOUT).write_text(json.dumps(about or {}, indent=1) + "\n")
@@ -135,17 +145,34 @@ class BlockFiles:
             raise StoreError(f"kv_store is {root}: {error.strerror}") from error
         sweep(root)
         self.look()
+        self.weigh()
 
     def look(self) -> None:
-        """Read the directory again: other processes add and remove blocks."""
-        self._note(list(files_of(self.root)))
+        """See what other processes have added and removed of this model.
 
-    def _note(self, files: Sequence[StoredFile]) -> None:
-        """These files are there, of all models."""
-        names = {file.path.stem for file in files if self.folder in file.path.parents}
+        Only folders that have changed are listed: this is done every few seconds, and all that
+        Python does here keeps the threads that plan steps waiting.
+        """
+        listed: dict[str, Listed] = {}
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                known = self._listed.get(entry.name, NEVER_LISTED)
+                with suppress(OSError):  # it is none
+                    changed_s = entry.stat().st_mtime
+                    if changed_s != known.changed_s or abs(known.at_s - changed_s) < UNSURE_S:
+                        names = os.listdir(entry.path)
+                        stems = {name[: -len(SUFFIX)] for name in names if name.endswith(SUFFIX)}
+                        known = Listed(changed_s, time.time(), frozenset(stems))
+                    listed[entry.name] = known
         with self._lock:
-            self._names = names
-            self.held_bytes = sum(file.n_bytes for file in files)
+            self._listed = listed
+            self._names = set().union(*(one.names for one in listed.values()))
+
+    def weigh(self) -> None:
+        """Add up the bytes of all models again."""
+        n_bytes = sum(file.n_bytes for file in files_of(self.root))
+        with self._lock:
+            self.held_bytes, self._unweighed = n_bytes, 0
 
     def name_of(self, key: bytes) -> str:
         """The name of the file of the block with this key."""
@@ -187,6 +214,13 @@ class BlockFiles:
             return self._path(name).read_bytes()
         except OSError:
             return None
+
+    def n_bytes(self, name: str) -> int:
+        """The size of a file; 0 if there is none."""
+        try:
+            return self._path(name).stat().st_size
+        except OSError:
+            return 0
 
     def names(self) -> set[str]:
         """The names of all files of this model, as of the last look."""
@@ -237,10 +271,13 @@ class BlockFiles:
         with self._lock:
             self._names.add(path.stem)
             self.held_bytes += file_bytes
-            is_full = self.held_bytes > self._most_bytes
-        if is_full:
-            left, _ = _trimmed(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))
-            self._note(left)
+            self._unweighed += file_bytes
+            is_weighed = self._unweighed < WEIGH_SHARE * self._most_bytes
+        if not is_weighed:  # other processes write too
+            self.weigh()
+        if self.held_bytes > self._most_bytes:
+            self.held_bytes, _ = trim(self.root, int(LEFT_AFTER_TRIM * self._most_bytes))
+            self.look()
 
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}{SUFFIX}"

@@ -7,22 +7,24 @@ directory too. Nothing here waits longer than ``bucket.REQUEST_S`` for one objec
 """
 
 import logging
-import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Protocol, TypeVar
 
+from lanewise.giving_way import give_way
 from lanewise.store.block_files import ABOUT, SUFFIX, BlockFiles
 from lanewise.store.bucket import BucketError, Pauses
 
 logger = logging.getLogger(__name__)
 
 FETCHERS, SENDERS = 16, 4  # objects at a time
-AHEAD = 32  # objects that are fetched before they are asked for
+AHEAD = 32  # most objects that are fetched before they are asked for
+AHEAD_BYTES = 64 << 20  # and most bytes of them
+LARGE = 16 << 20  # bytes: objects as large are sent one at a time
 LIST_S = 30.0  # least seconds between two listings
 LIST_SHARE = 20  # and at least so many times as long as the last one took
 MOST_NAMES = 500_000  # of objects that are known to be in the bucket
@@ -60,10 +62,13 @@ class TieredFiles:
         self._pauses = Pauses()
         self._coming: dict[bytes, Future[bytes | None]] = {}
         self._awaited: deque[bytes] = deque()
+        self._ahead = FETCHERS  # objects, until the size of one is known
+        self._sending_large = threading.Lock()
+        self._is_told = False  # whether the bucket has what says which model this is
         self._list_at = float("inf")  # by time.monotonic(), once the one that begins now has ended
         self._ends_at = float("inf")
         self._fetchers = ThreadPoolExecutor(FETCHERS, "lanewise-store-fetch")
-        self._senders = ThreadPoolExecutor(SENDERS, "lanewise-store-send", _give_way)
+        self._senders = ThreadPoolExecutor(SENDERS, "lanewise-store-send", give_way)
         self._senders.submit(self._list)
 
     def has(self, key: bytes) -> bool:
@@ -102,6 +107,7 @@ class TieredFiles:
         self._fetch_ahead()
         if data is None:
             return False
+        self._ahead = max(2, min(AHEAD, AHEAD_BYTES // len(into)))
         if not self._near.unpack(key, data, into):
             self._note("missed")
             self._forget(key)
@@ -135,13 +141,13 @@ class TieredFiles:
 
     def _fetch_ahead(self) -> None:
         with self._lock:
-            while self._awaited and len(self._coming) < AHEAD:
+            while self._awaited and len(self._coming) < self._ahead:
                 key = self._awaited.popleft()
                 self._coming[key] = self._fetchers.submit(self._fetch, key)
 
     def _fetch(self, key: bytes) -> bytes | None:
         """An object; None if it is not there or the bucket fails."""
-        path = self._path(self._near.name_of(key))
+        path = f"{self._folder}/{self._path(self._near.name_of(key))}"
         data = self._asked(lambda: self._bucket.get(path))
         if data is None:
             self._forget(key)
@@ -163,17 +169,19 @@ class TieredFiles:
         try:
             if time.monotonic() > self._ends_at:
                 return
-            data = self._near.raw(name)
-            if data is not None and self._asked(lambda: self._put(name, data)):
-                with self._lock:
-                    self._far.add(name)
-                self._note("written", bytes_written=len(data))
+            is_large = self._near.n_bytes(name) >= LARGE
+            with self._sending_large if is_large else nullcontext():
+                data = self._near.raw(name)
+                if data is not None and self._asked(lambda: self._put(self._path(name), data)):
+                    with self._lock:
+                        self._far.add(name)
+                    self._note("written", bytes_written=len(data))
         finally:
             with self._lock:
                 self._sending.discard(name)
 
-    def _put(self, name: str, data: bytes) -> bool:
-        self._bucket.put(self._path(name), data)
+    def _put(self, path: str, data: bytes) -> bool:
+        self._bucket.put(f"{self._folder}/{path}", data)
         return True
 
     def _list(self) -> None:
@@ -186,8 +194,9 @@ class TieredFiles:
             return
         with self._lock:
             self._far = names
-        if not names and (about := self._near.about()):
-            self._asked(lambda: self._bucket.put(f"{self._folder}/{ABOUT}", about))
+        about = b"" if self._is_told else self._near.about()
+        if about:
+            self._is_told = self._asked(lambda: self._put(ABOUT, about)) is not None
         for name in self._near.names() - names:
             self._send_later(name)
 
@@ -223,10 +232,5 @@ class TieredFiles:
         self._told()
 
     def _path(self, name: str) -> str:
-        return f"{self._folder}/{name[:2]}/{name}{SUFFIX}"
-
-
-def _give_way() -> None:
-    """Let the threads that compute go first."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        """Where an object is in the model's folder."""
+        return f"{name[:2]}/{name}{SUFFIX}"

@@ -5,11 +5,8 @@ What is being written is held like what a sequence uses, so nothing else changes
 
 import logging
 import math
-import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from lanewise.engine.base.block_pool import Key
 from lanewise.engine.kv.store_parts import (
@@ -20,6 +17,7 @@ from lanewise.engine.kv.store_parts import (
     StoreCounts,
     name_of_state,
 )
+from lanewise.giving_way import give_way
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Writer:
         self._complained = False
         self._is_closing = False
         self._until = math.inf
-        self.thread = ThreadPoolExecutor(1, "lanewise-store-write", _give_way)
+        self.thread = ThreadPoolExecutor(1, "lanewise-store-write", give_way)
 
     @property
     def is_idle(self) -> bool:
@@ -145,9 +143,3 @@ class Writer:
         else:
             self._counts.written += 1
         self.give()
-
-
-def _give_way() -> None:
-    """Let the threads that compute go first."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -102,7 +102,7 @@ class StoreSeries:
         self._bytes = {name: n_bytes.labels(**labels, result=name) for name in REMOTE_BYTES}
         self._saved_s = Counter(
             "lanewise_kv_store_saved_seconds",
-            "Time that computing what was read would have taken, less the time of reading.",
+            "Estimate: what computing instead of reading would have taken, less what reading took.",
             list(labels),
             registry=registry,
         ).labels(**labels)

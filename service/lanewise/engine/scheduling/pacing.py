@@ -30,6 +30,8 @@ ALONE_ROWS = 128
 SINGLE_TILES = 16  # below this each number of tiles is a class: kernels differ there
 AIM = 0.95  # share of the target to aim at: about half of all steps take longer than predicted
 REFIT_STEPS = 64
+MANY_ROWS = 16  # of a step that shows what the rows of prompts cost
+MOST_BEYOND = 4.0  # times what its rows cost: attention takes no more of a prompt
 FAMILIAR = 4  # after this many steps of a size, a deviation means a change of speed
 # A size seen fewer than FAMILIAR times does not correct the line if its mean is off by more than
 # this factor: its steps were probably disturbed.
@@ -123,6 +125,18 @@ class SizeCost:
         """The predicted seconds of a step of this size; 0 while nothing is known."""
         bend = float(np.interp(work.rows, self._bend_rows, self._bends))
         return self._speed * bend * self._line(work.rows, work.attended)
+
+    def seconds_beyond(self, work: Work) -> float:
+        """The seconds of more work than one step has, such as a whole prompt; 0 if none was seen.
+
+        What pairs cost is not known before long contexts were seen, and a fit of short steps may
+        be far off. So the result is bounded by what the rows of prompts have cost.
+        """
+        rates = [one.seconds / one.rows for one in self._classes.values() if one.rows >= MANY_ROWS]
+        if not rates:
+            return 0.0
+        of_rows = self._speed * median(rates) * work.rows
+        return min(MOST_BEYOND * of_rows, max(of_rows, self.seconds(work)))
 
     def rows_within(self, seconds: float, decodes: Work, context: int, about_s: float = 0.0) -> int:
         """How many rows of a prompt fit beside the decodes in ``seconds``.
