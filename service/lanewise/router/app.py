@@ -199,6 +199,8 @@ class Router:
         headers = [one for one in exchange.headers if one[0] not in drop]
         start = {"type": "http.response.start", "status": exchange.status, "headers": headers}
         await send(cast(Message, start))
+        # Pieces that come while this task waits go on without it: it would take as long again.
+        exchange.sink = request.scope.get("pass_on") if request.method != "HEAD" else None
         try:
             while some := await exchange.more():
                 # What ends an answer goes with its last bytes: a write costs more than all else.
