@@ -26,9 +26,10 @@ from lanewise.api.http.refusals import shutting_down
 from lanewise.api.observing.caller import caller_of
 from lanewise.router.endpoints import NOT_LOADED, OWN, Owned, busy, get_model
 from lanewise.router.exchange import HOP_BY_HOP, Exchange, ServerGoneError
-from lanewise.router.fleet import BusyError, Fleet, Slot
+from lanewise.router.fleet import BusyError, Fleet
 from lanewise.router.naming import SMALL_BYTES, named_in
 from lanewise.router.process import Child, LoadError
+from lanewise.router.slot import Slot
 from lanewise.router.staying import Stay, stay_of
 
 # Of the router's own server, or answered by it.
