@@ -24,6 +24,7 @@ MODULES = (
 
 def main() -> None:
     """Fork what is asked for."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # with more, to import numpy is to start threads
     cli.get_ready("serve")
     for name in MODULES:
         importlib.import_module(name)

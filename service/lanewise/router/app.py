@@ -26,9 +26,10 @@ from lanewise.api.http.refusals import shutting_down
 from lanewise.api.observing.caller import caller_of
 from lanewise.router.endpoints import NOT_LOADED, OWN, Owned, busy, get_model
 from lanewise.router.exchange import HOP_BY_HOP, Exchange, ServerGoneError
-from lanewise.router.fleet import BusyError, Fleet, Slot
+from lanewise.router.fleet import BusyError, Fleet
 from lanewise.router.naming import SMALL_BYTES, named_in
 from lanewise.router.process import Child, LoadError
+from lanewise.router.slot import Slot
 from lanewise.router.staying import Stay, stay_of
 
 # Of the router's own server, or answered by it.
@@ -199,6 +200,8 @@ class Router:
         headers = [one for one in exchange.headers if one[0] not in drop]
         start = {"type": "http.response.start", "status": exchange.status, "headers": headers}
         await send(cast(Message, start))
+        # Pieces that come while this task waits go on without it: it would take as long again.
+        exchange.sink = request.scope.get("pass_on") if request.method != "HEAD" else None
         try:
             while some := await exchange.more():
                 # What ends an answer goes with its last bytes: a write costs more than all else.

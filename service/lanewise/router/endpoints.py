@@ -26,9 +26,10 @@ from lanewise.api.generation.writing import utc_time
 from lanewise.api.observing.caller import caller_of
 from lanewise.api.observing.merging import merged
 from lanewise.router.exchange import ServerGoneError
-from lanewise.router.fleet import BusyError, Fleet, Slot
+from lanewise.router.fleet import BusyError, Fleet
 from lanewise.router.naming import named_in
 from lanewise.router.process import LoadError
+from lanewise.router.slot import Slot
 
 METRICS_S = 5.0  # for a model's server to tell its own
 CARD_S = 2.0  # to say what it is

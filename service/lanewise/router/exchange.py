@@ -6,7 +6,7 @@ httptools parses the answers, as it parses what clients send; the decision
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import httptools
@@ -33,6 +33,8 @@ class Exchange(asyncio.Protocol):
         self.headers: list[Field] = []
         self.is_complete = False
         self.has_answered = False  # any byte of the answer
+        # Takes a piece at once or says that it cannot; asked while all before has been taken.
+        self.sink: Callable[[bytes], bool] | None = None
         self._is_head = self._can_stay = False
         self._pieces: deque[bytes] = deque()
         self._unread = 0
@@ -78,6 +80,8 @@ class Exchange(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Some bytes of it."""
+        if self.sink is not None and self._is_awaited and self.sink(body):
+            return
         self._pieces.append(body)
         self._unread += len(body)
         if self._unread > MAX_UNREAD and not self._is_paused:
@@ -106,7 +110,7 @@ class Exchange(asyncio.Protocol):
 
     async def ask(self, method: str, target: bytes, fields: Iterable[Field], body: bytes) -> None:
         """Send a request, and return when the head of its answer is here."""
-        self.status, self.headers, self.is_complete = 0, [], False
+        self.status, self.headers, self.is_complete, self.sink = 0, [], False, None
         self.has_answered, self._is_head = False, method == "HEAD"
         self._parser = httptools.HttpResponseParser(self)
         lines = [b"%b: %b\r\n" % field for field in fields if field[0] not in HOP_BY_HOP]
@@ -131,6 +135,11 @@ class Exchange(asyncio.Protocol):
     def close(self) -> None:
         """Let the server stop its work for the request."""
         self._transport.abort()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the request waits for a piece, and has no other in hand."""
+        return self._waiter is not None and not self._waiter.done() and not self._pieces
 
     def _all(self) -> bytes:
         whole = b"".join(self._pieces)

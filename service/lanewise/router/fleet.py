@@ -18,6 +18,8 @@ from lanewise.api.generation.body import LATEST
 from lanewise.host import format_size
 from lanewise.router.entries import Catalogue, Entry
 from lanewise.router.process import KILL_AFTER_S, Child, Launcher, LoadError
+from lanewise.router.shares import Shares
+from lanewise.router.slot import Slot
 
 logger = logging.getLogger(__name__)
 
@@ -34,67 +36,6 @@ class BusyError(Exception):
     def __init__(self, message: str, after_s: float, *, is_full: bool = False) -> None:
         super().__init__(message)
         self.after_s, self.is_full = after_s, is_full
-
-
-class Slot:
-    """A model of the catalogue, and its process if it has one."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.child: Child | None = None  # that answers
-        self.answering = 0
-        self.waits: Counter[int] = Counter()  # requests of each key that wait for it
-        self.is_leaving = False  # it has had its turn
-        self.loaded_at = self.load_s = 0.0  # when, and how long that took
-        self.has_answered = False  # since then
-        self.used_at = 0.0
-        self.stays_s: float | None = None  # keep_alive of its last request that said one
-        self.failures, self.retry_at, self.failure = 0, 0.0, ""
-        self.loading: asyncio.Task[None] | None = None
-        self.is_asked_to_load = False  # without a request that would be the first it answers
-        self.planned: tuple[int, dict[str, object]] | None = None
-        self.card: dict[str, object] = {}  # what its server said of it in /v1/models
-
-    @property
-    def state(self) -> str:
-        """In the words of llama.cpp's router."""
-        if self.child is not None:
-            return "loaded"
-        return "loading" if self.loading is not None else "unloaded"
-
-    @property
-    def may_go(self) -> bool:
-        """Whether it may be unloaded for another."""
-        return not self.answering if self.is_leaving else not self.is_busy
-
-    @property
-    def goes_after_s(self) -> float:
-        """Seconds without a request after which it is unloaded."""
-        if self.entry.pinned:
-            return math.inf
-        return (self.entry.idle_s or math.inf) if self.stays_s is None else self.stays_s
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What lists call it."""
-        if self.entry.is_pulled:
-            return (self.entry.name,) if self.is_known else ()
-        return self.entry.names
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is such a model: of the hub's, not before its file was read."""
-        return not self.entry.is_pulled or self.planned is not None
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for it."""
-        return self.waits.total()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request has it or waits for it."""
-        return self.answering + self.waiting > 0
 
 
 class Fleet:
@@ -114,6 +55,7 @@ class Fleet:
         self._children: dict[Child, int] = {}  # with bytes of the budget
         self._begun = 0  # bytes of loads whose process is not there yet
         self._change = asyncio.Event()
+        self._shares = Shares()
 
     @property
     def names(self) -> list[str]:
@@ -180,12 +122,13 @@ class Fleet:
         child = slot.child
         if child is None or slot.is_leaving:
             child = await self._wait_for(slot, key)
-        slot.answering += 1
+        slot.answers[key] += 1
         slot.has_answered = True
         try:
             yield child
         finally:
-            slot.answering -= 1
+            slot.answers[key] -= 1
+            slot.answers += Counter()  # without the keys that have none
             slot.used_at = time.monotonic()
             self._freed.set()
 
@@ -409,6 +352,8 @@ class Fleet:
         while True:
             await asyncio.sleep(LOOK_S)
             self._launcher.reap()
+            slots = self.slots.values()
+            self._shares.set({slot.child.pid: slot.answers for slot in slots if slot.child})
             for name in self._launcher.kept.keys() - self.slots.keys():
                 self._spawn(self._launcher.let_go(name))
             for slot in self.slots.values():

@@ -236,6 +236,7 @@ class Nursery:
             ours.setblocking(False)
             with theirs:
                 forked = await self._forked(message, theirs.fileno())
+            saying = asyncio.create_task(forked.stderr.read())  # it may say much meanwhile
             try:
                 loop = asyncio.get_running_loop()
                 await loop.sock_sendall(ours, given.encode())
@@ -243,13 +244,13 @@ class Nursery:
                 whole = bytearray()
                 while some := await loop.sock_recv(ours, PIECE):
                     whole += some
-                said = await forked.stderr.read()
+                said = await saying
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
                     forked.kill()
                 raise
             finally:
-                ending = asyncio.ensure_future(forked.wait())
+                ending = forked.begin_waiting()
             return await ending, whole.decode(), said.decode("utf-8", "replace")
 
     async def close(self) -> None:

@@ -41,3 +41,14 @@ async def answer_until_close(
         await send(message)
 
     await app(scope, receive, send_plain)
+
+
+def pass_on(cycle: RequestResponseCycle, body: bytes) -> bool:
+    """Send a piece of an answer in chunks that has begun, without a task; False where that waits.
+
+    Only while nothing else sends pieces of that answer.
+    """
+    if cycle.disconnected or cycle.flow.write_paused or not cycle.chunked_encoding:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    return True

@@ -26,7 +26,7 @@ from lanewise.api.errors import ApiError
 from lanewise.api.http import refusals
 from lanewise.api.http.front import Front
 from lanewise.api.http.limits import Hold
-from lanewise.api.http.output import Output, answer_until_close
+from lanewise.api.http.output import Output, answer_until_close, pass_on
 from lanewise.api.http.refusals import MAX_FIELDS, MAX_TARGET, PROBED, SINGLE
 
 MAX_PIPELINED = 16  # requests behind the one that is answered
@@ -237,6 +237,7 @@ class Connection(HttpToolsProtocol):
         self.scope["hold"] = hold  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self.cycle.transport = self._output  # type: ignore[assignment]
+        self.scope["pass_on"] = partial(pass_on, self.cycle)  # type: ignore[typeddict-unknown-key]
         if self._is_probe:
             self.cycle.keep_alive = False
 
