@@ -120,6 +120,19 @@ def test_all_that_is_read_of_a_directory_is_fetched(hub: Hub, tmp_path: Path) ->
     assert fetched == {name for name, content in hub.files.items() if content != b"unwanted"}
 
 
+def test_the_smallest_tower_beside_a_gguf_file_is_fetched_with_it(hub: Hub, tmp_path: Path) -> None:
+    content = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"]).read_bytes()
+    towers = {"q/mmproj-F16.gguf": bytes(40 << 20), "q/mmproj-Q8_0.gguf": bytes(20 << 20)}
+    others = {"mmproj-small.gguf": b"unwanted", "q/b.gguf": b"unwanted"}
+    hub.files = {"q/a.gguf": content, **towers, **others}
+    done = resolve("org/name:q/a.gguf", hub, tmp_path / "home")
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.strip())
+    assert path.read_bytes() == content
+    assert {one.name for one in path.parent.iterdir()} == {"a.gguf", "mmproj-Q8_0.gguf"}
+    assert {name for name, _ in hub.downloads()} == {"a.gguf", "mmproj-Q8_0.gguf"}
+
+
 def test_one_gguf_file_is_fetched_by_name(hub: Hub, tmp_path: Path) -> None:
     content = write_gguf(tmp_path / "m.gguf", FAMILIES["llama"]).read_bytes()
     hub.files = {"a.gguf": content, "b.gguf": b"unwanted"}

@@ -187,28 +187,38 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
     return (float)sum * (key_scale * scale);
 }
 
-// Adds the block's values, of which tokens first .. end-1 are seen.
-static void add_values(const sample* s, softmax* p, const float* probability, const uint8_t* head, size_t first,
-                       size_t end, float shrink) {
+// Tokens by which the softmax advances.
+enum { MAX_UNIT = 128 };
+static size_t unit_of(const sample* s) { return s->job.brief ? MAX_UNIT : LW_BLOCK_TOKENS; }
+
+// Adds the values of tokens first .. end-1 of the unit that begins at `base`, all of which are seen.
+static void add_values(const sample* s, softmax* p, const float* probability, size_t base, size_t first, size_t end,
+                       float shrink) {
     const lw_kv_view* kv = &s->job.kv;
-    const uint8_t* values = head + kv->value_offset;
+    const uint8_t* values[MAX_UNIT];  // of the block of each token
+    float weights[MAX_UNIT] = {0};
+    int32_t codes[MAX_UNIT];
+    for (size_t t = first; t < end; ++t) values[t] = head_at(s, (base + t) / LW_BLOCK_TOKENS) + kv->value_offset;
     for (size_t d = 0; d < result_dim(s) && kv->type != LW_I8; ++d) {
         p->values[d] *= shrink;
         for (size_t t = first; t < end; ++t) {
-            const float value =
-                kv->latent ? get(s, d * LW_BLOCK_TOKENS + t, head) : get(s, t * kv->value_dim + d, values);
+            const float value = kv->latent ? get(s, d * LW_BLOCK_TOKENS + t, values[t] - kv->value_offset)
+                                           : get(s, t * kv->value_dim + d, values[t]);
             p->values[d] = fmaf(probability[t], value, p->values[d]);
         }
     }
     if (kv->type != LW_I8) return;
-    float weights[LW_BLOCK_TOKENS] = {0}, scales[LW_BLOCK_TOKENS];
-    int32_t codes[LW_BLOCK_TOKENS];
-    memcpy(scales, head + kv->scale_offset + 4 * LW_BLOCK_TOKENS, sizeof scales);
-    for (size_t t = first; t < end; ++t) weights[t] = probability[t] * scales[t];
-    const float scale = code(codes, weights, LW_BLOCK_TOKENS, s->job.brief ? 127 : 16256);
+    for (size_t t = first; t < end; ++t) {
+        float scale;
+        memcpy(&scale, values[t] - kv->value_offset + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS),
+               4);
+        weights[t] = probability[t] * scale;
+    }
+    const float scale = code(codes, weights, unit_of(s), s->job.brief ? 127 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) {
         int32_t sum = 0;
-        for (size_t t = first; t < end; ++t) sum += codes[t] * (int8_t)values[(t / 4 * kv->value_dim + d) * 4 + t % 4];
+        for (size_t t = first; t < end; ++t)
+            sum += codes[t] * (int8_t)values[t][(t % LW_BLOCK_TOKENS / 4 * kv->value_dim + d) * 4 + t % 4];
         p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
     }
 }
@@ -217,24 +227,25 @@ static float capped(float score, float cap) {
     return fmaf(score, 0, fmaf(1 / (1 + exp_of(0 - score * (2 / cap))), 2 * cap, -cap));
 }
 
-// Tokens first .. end-1 of one block, all of which the query sees.
-static void step_block(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
-    const uint8_t* head = head_at(s, first / LW_BLOCK_TOKENS);
-    const size_t base = first / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS;
-    float probability[LW_BLOCK_TOKENS] = {0}, largest = p->largest;
+// Tokens first .. end-1 of one unit, all of which the query sees.
+static void step_unit(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
+    const size_t unit = unit_of(s), base = first / unit * unit;
+    float probability[MAX_UNIT] = {0}, largest = p->largest;
     for (size_t t = first - base; t < end - base; ++t) {
-        probability[t] = score_of(s, q, head, t);
+        probability[t] = score_of(s, q, head_at(s, (base + t) / LW_BLOCK_TOKENS), t % LW_BLOCK_TOKENS);
         if (s->job.softcap > 0) probability[t] = capped(probability[t], s->job.softcap);
         const float distance = fabsf((float)(base + t) - (float)query_place);
         if (s->falls) probability[t] = fmaf(-query_slope, distance, probability[t]);
         if (probability[t] > largest) largest = probability[t];
     }
     const float shrink = p->largest == largest ? 1.0f : exp_of(p->largest - largest);
-    for (size_t t = 0; t < LW_BLOCK_TOKENS; ++t)
+    for (size_t t = 0; t < unit; ++t)
         probability[t] = t < first - base || t >= end - base ? 0.0f : exp_of(probability[t] - largest);
-    for (size_t i = 0; i < LW_LANES; ++i)
-        p->sums[i] = (p->sums[i] * shrink + probability[i]) + probability[LW_LANES + i];
-    add_values(s, p, probability, head, first - base, end - base, shrink);
+    for (size_t i = 0; i < LW_LANES; ++i) {
+        p->sums[i] *= shrink;
+        for (size_t t = i; t < unit; t += LW_LANES) p->sums[i] += probability[t];
+    }
+    add_values(s, p, probability, base, first - base, end - base, shrink);
     p->largest = largest;
 }
 
@@ -263,9 +274,9 @@ static void define_row(const sample* s, size_t token, size_t head, float* out) {
         const size_t split_end = (first / LW_SPLIT_TOKENS + 1) * LW_SPLIT_TOKENS;
         softmax split = {.largest = -INFINITY};
         while (first < end && first < split_end) {
-            const size_t block_end = (first / LW_BLOCK_TOKENS + 1) * LW_BLOCK_TOKENS;
-            step_block(s, &split, q, first, block_end < end ? block_end : end);
-            first = block_end;
+            const size_t unit_end = (first / unit_of(s) + 1) * unit_of(s);
+            step_unit(s, &split, q, first, unit_end < end ? unit_end : end);
+            first = unit_end;
         }
         merge(&total, &split, result_dim(s));
     }

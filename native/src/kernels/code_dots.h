@@ -205,7 +205,7 @@ LW_INLINE void code_dots(vi* sum, const uint8_t* bytes, size_t stride, const wid
 // to 255, and a weight's codes are not negative.
 enum { BRIEF_QUERY = 63, BRIEF_WEIGHT = 127 };
 
-// brief_dots is code_dots for brief codes, without prefetches.
+// brief_dots is code_dots for brief codes, but adds to the sums and prefetches nothing.
 #if defined(LW_ISA_avx512vnni) || defined(LW_ISA_avx2) || (defined(__ARM_FEATURE_DOTPROD) && !defined(LW_ISA_scalar))
 typedef struct brief_codes {
     int8_t code[LW_LANES];
@@ -239,8 +239,6 @@ LW_INLINE vi brief_add(vi sum, const uint8_t* line, int32_t four, const bool key
 
 LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const brief_codes* x, size_t x_stride, size_t n,
                           const bool key_bytes, const int rows, const int vectors) {
-#pragma GCC unroll 16
-    for (int i = 0; i < rows * vectors; ++i) sum[i] = vi_set1(0);
     for (size_t i = 0; i < n; ++i) {
 #pragma GCC unroll 4
         for (size_t quad = 0; quad < 4; ++quad) {
@@ -270,7 +268,6 @@ LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const br
                           const bool key_bytes, const int rows, const int vectors) {
     (void)key_bytes;  // all bytes are signed
     (void)vectors;    // 1
-    for (int r = 0; r < rows; ++r) sum[r] = vi_set1(0);
     for (size_t i = 0; i < n; ++i) {
         int8x16_t codes[BRIEF_ROWS];
         for (int r = 0; r < rows; ++r) codes[r] = vld1q_s8(x[(size_t)r * x_stride + i].code);
@@ -290,7 +287,9 @@ LW_INLINE void brief_store(brief_codes* to, vi codes) { wide_store(to, codes); }
 
 LW_INLINE void brief_dots(vi* sum, const uint8_t* bytes, size_t stride, const brief_codes* x, size_t x_stride, size_t n,
                           const bool key_bytes, const int rows, const int vectors) {
-    code_dots(sum, bytes, stride, x, x_stride, n, bytes, key_bytes, rows, vectors);
+    vi more[BRIEF_ROWS * BRIEF_VECTORS];
+    code_dots(more, bytes, stride, x, x_stride, n, bytes, key_bytes, rows, vectors);
+    for (int i = 0; i < rows * vectors; ++i) sum[i] = vi_add(sum[i], more[i]);
 }
 #endif
 

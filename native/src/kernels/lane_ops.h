@@ -62,7 +62,7 @@ typedef struct lw_attention_job {
     size_t first_position;
     size_t window;   // tokens each query sees, its own included; 0 = all
     size_t length;   // 0: causal; else the length of the sequence, and queries see both ways
-    bool brief;      // LW_I8: codes of queries and weights are bytes, as the cache's; see attention_codes.inc
+    bool brief;      // LW_I8: as in attention_brief.inc
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;

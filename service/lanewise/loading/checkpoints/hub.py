@@ -25,6 +25,7 @@ from lanewise.loading.checkpoints.small_model import NAME as SMALL
 from lanewise.loading.checkpoints.small_model import fetch as fetch_small
 from lanewise.loading.families.table import gguf_family
 from lanewise.loading.files.gguf import architecture_at
+from lanewise.loading.towers.mmproj import MMPROJ
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(.+))?")
 ACCEPTED = (
@@ -202,7 +203,11 @@ def _fetched(repository: str, file: str | None, only_here: bool) -> Path:
         parts = [part.as_posix() for part in parts_of(PurePosixPath(file))]
         for part in () if only_here else parts:
             fetch_resumably(repository, part)
-        return [get(part) for part in parts][parts.index(file)]
+        path = [get(part) for part in parts][parts.index(file)]
+        if not only_here and (tower := tower_beside(repository, file)) is not None:
+            fetch_resumably(repository, tower, is_model=False)
+            get(tower)
+        return path
     refuse_unsupported(str(get("config.json")))
     return Path(
         huggingface_hub.snapshot_download(
@@ -212,6 +217,33 @@ def _fetched(repository: str, file: str | None, only_here: bool) -> Path:
             local_files_only=only_here,
         )
     )
+
+
+def tower_beside(repository: str, file: str) -> str | None:
+    """The smallest mmproj file in the folder of a repository's GGUF file, if it has any.
+
+    That is the one which is used of those beside a model. None, too, if the hub does not list it.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.hf_api import RepoFile
+
+    folder = PurePosixPath(file).parent
+    if constants.HF_HUB_OFFLINE or PurePosixPath(file).match(MMPROJ):
+        return None
+    try:
+        within = None if folder == PurePosixPath() else folder.as_posix()
+        entries = list(HfApi().list_repo_tree(repository, within))
+    except Exception as error:  # the model is there, and reads text without it
+        logger.warning("%s: its mmproj files are not known: %s", repository, error)
+        return None
+    found = [
+        (entry.size, entry.path)
+        for entry in entries
+        if isinstance(entry, RepoFile)
+        and PurePosixPath(entry.path).parent == folder
+        and PurePosixPath(entry.path).match(MMPROJ)
+    ]
+    return min(found)[1] if found else None
 
 
 def _problem_of(repository: str) -> str | None:
@@ -275,12 +307,12 @@ def _without_config(repository: str) -> ModelFileError:
     )
 
 
-def fetch_resumably(repository: str, file: str) -> None:
+def fetch_resumably(repository: str, file: str, is_model: bool = True) -> None:
     """Download one large file into the hub library's cache, resuming an earlier download.
 
-    ModelFileError for a GGUF file of an unsupported family, before the download. The library itself
-    would restart a file from the beginning. What this function cannot do is left to the library,
-    which then raises its own errors.
+    ModelFileError for a model's GGUF file of an unsupported family, before the download. The
+    library itself would restart a file from the beginning. What this function cannot do is left to
+    the library, which then raises its own errors.
     """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get, repo_folder_name
@@ -302,7 +334,7 @@ def fetch_resumably(repository: str, file: str) -> None:
     if urlsplit(found.location).netloc != urlsplit(constants.ENDPOINT).netloc:
         headers.pop("authorization", None)  # other storage must not see the token
     partial = blob.with_name(blob.name + ".part")
-    if not partial.exists():
+    if is_model and not partial.exists():
         refuse_unsupported_start(found.location, headers, f"{repository}:{file}")
     if found.size > MAX_RESUMABLE_BYTES:
         return
