@@ -270,7 +270,10 @@ LOGGED = (
         (400,),
     ),
     Hostile(
-        "a line break in a schema", CHAT, lambda: with_schema({"type": "a\nINFO forged"}), (400,)
+        "a line break in a schema",
+        CHAT,
+        lambda: with_schema({"type": "a\nINFO forged"}),
+        (200, 400),  # what cannot be enforced is left out and told
     ),
     Hostile(
         "lone surrogates",

@@ -335,8 +335,9 @@ static bool selection_is_right(lw_type type, lw_level level, size_t rows) {
         return false;
     for (uint32_t i = 0; i < lw_n_kernels; ++i) {
         const lw_kernel* other = &lw_kernels[i];
-        if (other->weights != type || !(other->levels >> level & 1) || other->min_rows > rows || is_scalar(other))
-            continue;
+        // Not its own min_rows: on some CPUs a kernel gains nothing.
+        const bool is_for_rows = lw_kernel_min_rows(other) <= rows;
+        if (other->weights != type || !(other->levels >> level & 1) || !is_for_rows || is_scalar(other)) continue;
         if (is_scalar(found) || found->min_rows < other->min_rows) return false;
     }
     return !(lw_cpu_levels() >> level & 1) || found->run != NULL;
