@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAKE_KEY = "openssl genpkey -algorithm ed25519 -out FILE"
 MAKE_PUBLIC = "openssl pkey -in KEY -pubout -out FILE"
-NEEDS = "receipts need the extra: pip install 'lanewise[receipts]'"
+NEEDS = "receipts need two packages: pip install cryptography rfc8785"
 KEY_BYTES = 32
 
 
