@@ -26,7 +26,7 @@ PYTHON = (3, 11)  # of the base image
 # that of what we depend on (llguidance). The base image has 2.36.
 GLIBC = 34
 ARCHITECTURES = ("x86_64", "aarch64")
-EXTRAS = ("object-store", "otel", "vision")  # that the image has
+EXTRAS = ("object-store", "otel", "receipts", "vision")  # that the image has
 # scikit-build-core asks for these where a machine has none of its own.
 BUILD_TOOLS = ("cmake>=3.20,<5", "ninja>=1.11,<2")
 HEAD = "# Written by `make lock`, for Python {}.{} on linux/amd64 and linux/arm64.\n"
