@@ -37,12 +37,10 @@ async def launching(folder):
         yield launcher
     finally:
         await launcher.close()
-
-    def is_over() -> bool:
-        forks.reap()
-        return set(children(os.getpid())) <= before
-
-    wait_for(is_over, "the end of all processes")
+    async with asyncio.timeout(60):  # the loop has to run, for it waits for processes
+        while not set(children(os.getpid())) <= before:
+            forks.reap()
+            await asyncio.sleep(0.01)
 
 
 def parent_of(pid):

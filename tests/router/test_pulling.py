@@ -62,7 +62,7 @@ def test_names_are_bounded_and_the_ones_in_use_stay(monkeypatch):
     third = fleet.find("a/3")
     assert set(fleet.slots) == {"own", "a/1", "a/3"}
     assert fleet.find("a/1") is first
-    third.answering = 1
+    third.answers[0] = 1
     with pytest.raises(BusyError, match="2 models of the hub are in use") as caught:
         fleet.find("a/4")
     assert caught.value.is_full
