@@ -123,6 +123,28 @@ def test_keys_find_their_own_whatever_their_order(tmp_path):
         assert ask(url, "one")[2] > 0
 
 
+@pytest.mark.usefixtures("_native_library")
+def test_an_encrypted_prompt_is_read_again(tmp_path):
+    store, secret = tmp_path / "store", tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    options = ("--kv-store-key-file", str(secret), "--kv-store-encrypt", "on")
+    with server(store, *options) as (process, url):
+        answer, n_prompt, _ = ask(url)
+        wait_for(lambda: blocks(url, "written") >= n_prompt // 32, "blocks")
+        process.kill()
+        process.wait()
+    with server(store, *options) as (_, url):
+        again, _, cached = ask(url)
+        assert (again, cached) == (answer, (n_prompt - 1) // 32 * 32)
+    assert main(["store", "--kv-store", str(store), "--verify"]) == 0
+
+
+def test_what_encrypts_wants_a_secret(tmp_path, capsys):
+    store = ["--kv-store", str(tmp_path / "store"), "--kv-store-encrypt", "on"]
+    assert main(["serve", "demo", "--port", "0", *store]) == 2
+    assert "kv_store_encrypt is on without kv_store_key_file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", [None, "short"])
 def test_a_secret_that_cannot_be_used_is_told_at_the_start(tmp_path, content, capsys):
     secret = tmp_path / "secret"

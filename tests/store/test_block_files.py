@@ -20,6 +20,7 @@ from lanewise.store.block_files import (
     is_whole,
     trim,
 )
+from lanewise.store.sealing import AesSeal
 
 SIZE = 4096
 KEYS = [bytes([number]) * 16 for number in range(20)]
@@ -48,6 +49,47 @@ def test_what_was_written_is_read_by_another_process_too(tmp_path):
         assert all(files.has(key) for key in KEYS)
         assert all(read(files, key) == block(number) for number, key in enumerate(KEYS))
     assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.kv")} == {0o600}
+
+
+def sealed(root, secret=b"a secret of the operator", **more) -> BlockFiles:
+    return opened(root, secret=secret, seal=AesSeal(secret), **more)
+
+
+def test_with_a_seal_no_file_has_a_block_in_it(tmp_path):
+    first = sealed(tmp_path)
+    for number, key in enumerate(KEYS):
+        first.write(key, block(number))
+    again = sealed(tmp_path)
+    assert all(read(again, key) == block(number) for number, key in enumerate(KEYS))
+    contents = [file.path.read_bytes() for file in files_of(tmp_path)]
+    assert len({*contents}) == len(KEYS)
+    for number in range(len(KEYS)):
+        part = bytes(block(number)[100:132])
+        assert not any(part in content for content in contents)
+    assert all(is_whole(file.path) for file in files_of(tmp_path))
+    first.write(KEYS[0], block(0))  # the same block again is not the same file
+    assert sum(file.path.read_bytes() in contents for file in files_of(tmp_path)) == len(KEYS) - 1
+
+
+def test_sealed_and_open_files_are_misses_to_each_other(tmp_path):
+    secret = b"a secret of the operator"
+    sealed(tmp_path).write(KEYS[0], block(0))
+    opened(tmp_path, secret=secret).write(KEYS[1], block(1))
+    assert read(opened(tmp_path, secret=secret), KEYS[0]) is None
+    assert read(sealed(tmp_path), KEYS[1]) is None
+
+
+def test_changed_bits_of_sealed_files_are_misses(tmp_path):
+    rng = random.Random(3)
+    for _ in range(topics.cases(200, 4_000)):
+        files = sealed(tmp_path)
+        files.write(KEYS[0], block(0))
+        [file] = files_of(tmp_path)
+        content = bytearray(file.path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        file.path.write_bytes(content)
+        assert read(files, KEYS[0]) is None
+        assert not file.path.exists()
 
 
 def test_what_another_process_writes_is_seen_after_a_look(tmp_path):

@@ -12,6 +12,7 @@ from lanewise.settings import Settings, store_secret
 from lanewise.store.block_files import BlockFiles
 from lanewise.store.bucket import Bucket
 from lanewise.store.fingerprint import content_digest
+from lanewise.store.sealing import AesSeal
 from lanewise.store.tiers import TieredFiles
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def store_opener(
             _fingerprint(model, kv_type),
             most_bytes=settings.kv_store_bytes,
             secret=secret,
+            seal=AesSeal(secret) if settings.kv_store_encrypt else None,
             about={"model": model.name, "weights": model.weights, "kv_cache_dtype": kv_type},
         )
         if settings.kv_store_remote is None:

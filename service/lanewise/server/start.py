@@ -32,6 +32,7 @@ from lanewise.settings import (
 )
 from lanewise.store.block_files import StoreError
 from lanewise.store.bucket import Bucket
+from lanewise.store.sealing import AesSeal, SealError
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
@@ -160,7 +161,17 @@ def _check_receipts(settings: Settings) -> None:
 
 
 def _check_store(settings: Settings) -> None:
-    store_secret(settings)
+    secret = store_secret(settings)
+    if settings.kv_store_encrypt:
+        if not secret:
+            raise SettingsError(
+                "kv_store_encrypt is on without kv_store_key_file; accepted: with a file that has"
+                " the secret"
+            )
+        try:
+            AesSeal(secret)
+        except SealError as error:
+            raise SettingsError(str(error)) from None
     if settings.kv_store is None:
         if settings.kv_store_remote is not None:
             raise SettingsError(

@@ -27,6 +27,7 @@ GROUPS = {
     "steps and queue": (
         *("max_seqs", "max_step_tokens", "itl_target_ms", "prefix_cache", "share_prefix_cache"),
         *("kv_store", "kv_store_bytes", "kv_store_remote", "kv_store_key_file"),
+        "kv_store_encrypt",
         *("max_queued_requests", "max_queued_tokens", "queue_timeout_s", "request_timeout_s"),
         *("step_timeout_s", "lame_duck_s", "drain_timeout_s"),
     ),

@@ -225,6 +225,11 @@ class Settings(ModelSettings):
         " write there cannot make the server use what they wrote; the same for all servers that"
         " share them",
     )
+    kv_store_encrypt: bool = knob(
+        False,
+        ON_OFF,
+        "encrypt what is in kv_store with the secret of kv_store_key_file (package `cryptography`)",
+    )
     receipts: str | None = knob(
         None,
         TEXT,

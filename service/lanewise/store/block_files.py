@@ -5,10 +5,12 @@ on: the fingerprint of the model, the block's key and its bytes. A file that is 
 foreign or of another version is a miss. Files are written under another name and renamed, so a
 process that is killed leaves no half of a block.
 
-With a secret, names and checksums are keyed: without it a block that
-is used cannot be made, nor be told from its name which text it belongs to.
+With a secret, names and checksums are keyed: without it a block that is used cannot be made, nor be
+told from its name which text it belongs to. A seal (``sealing.py``) encrypts the bytes behind the
+header. A store may hold both forms; a server uses one, and the other is a miss.
 """
 
+import io
 import json
 import os
 import struct
@@ -19,9 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
+
+from lanewise.store.sealing import Seal
 
 VERSION = 1
-HEADER = struct.Struct("<8sII32s")  # magic, version, bytes of the block, checksum
+HEADER = struct.Struct("<8sII32s")  # magic, version, bytes behind it, checksum of the block
 MAGIC = b"lanewise"
 SUFFIX = ".kv"
 HALF = ".half"  # of a file that is being written, or whose writer was killed
@@ -123,20 +128,21 @@ class BlockFiles:
         *,
         most_bytes: int,
         secret: bytes = b"",
+        seal: Seal | None = None,
         about: dict[str, str] | None = None,
     ) -> None:
         """Open the store in ``root``, made where it is missing; StoreError if it cannot be."""
         self.root = root
         self._secret = blake2b(secret, digest_size=32).digest() if secret else b""
+        self._seal = seal
         self._fingerprint = fingerprint
         self.folder = root / self._digest(b"model", fingerprint).hex()[:32]
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._names: set[str] = set()
         self._listed: dict[str, Listed] = {}  # by the folder's name
-        self.held_bytes = (
-            0  # of all models when they were last added up, and what was written since
-        )
+        # Of all models when they were last added up, and what was written since.
+        self.held_bytes = 0
         self._unweighed = 0  # bytes written since
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -188,8 +194,7 @@ class BlockFiles:
         try:
             with path.open("rb") as file:
                 header = file.read(HEADER.size)
-                whole = file.readinto(into) == len(into) and not file.read(1)
-            is_right = whole and header == self._header(key, into)
+                is_right = self._fill(file, key, into) and header == self._header(key, into)
             if is_right:
                 os.utime(path)
         except OSError:
@@ -203,10 +208,9 @@ class BlockFiles:
 
     def unpack(self, key: bytes, data: bytes, into: bytearray) -> bool:
         """Read a block from what a file has in it; false if it is not what it should be."""
-        if len(data) != HEADER.size + len(into):
-            return False
-        into[:] = memoryview(data)[HEADER.size :]
-        return data[: HEADER.size] == self._header(key, into)
+        file = io.BytesIO(data)
+        header = file.read(HEADER.size)
+        return self._fill(file, key, into) and header == self._header(key, into)
 
     def raw(self, name: str) -> bytes | None:
         """All that a file has in it; None if there is no such file."""
@@ -253,16 +257,17 @@ class BlockFiles:
 
     def write(self, key: bytes, data: bytearray) -> None:
         """Write a block, and remove others if there are too many bytes; OSError if that fails."""
-        file_bytes = HEADER.size + len(data)
+        file_bytes = self._file_bytes(data)
         if file_bytes > self._most_bytes:
             return
+        sealed = data if self._seal is None else self._seal.close(self._about(key), data)
         path = self._path(self.name_of(key))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         half = path.with_name(f"{path.stem}.{os.getpid()}.{threading.get_native_id()}{HALF}")
         try:
             with open(half, "wb", opener=_private) as file:
                 file.write(self._header(key, data))
-                file.write(data)
+                file.write(sealed)
             half.replace(path)
         except OSError:
             with suppress(OSError):
@@ -282,11 +287,30 @@ class BlockFiles:
     def _path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}{SUFFIX}"
 
+    def _file_bytes(self, block: bytearray) -> int:
+        return HEADER.size + self._body_bytes(block)
+
+    def _body_bytes(self, block: bytearray) -> int:
+        return len(block) + (0 if self._seal is None else self._seal.extra_bytes)
+
+    def _fill(self, file: BinaryIO, key: bytes, into: bytearray) -> bool:
+        """Read the block behind a header; false if its length is another, or it is foreign."""
+        if self._seal is None:
+            return file.readinto(into) == len(into) and not file.read(1)  # type: ignore[attr-defined]
+        sealed = file.read(self._body_bytes(into) + 1)
+        return len(sealed) == self._body_bytes(into) and self._seal.open(
+            self._about(key), sealed, into
+        )
+
+    def _about(self, key: bytes) -> bytes:
+        """What a block belongs to."""
+        return VERSION.to_bytes(4, "little") + self._fingerprint + key
+
     def _header(self, key: bytes, data: bytearray) -> bytes:
         digest = blake2b(digest_size=32, key=self._secret, person=b"lanewise kv")
-        digest.update(VERSION.to_bytes(4, "little") + self._fingerprint + key)
+        digest.update(self._about(key))
         digest.update(data)
-        return HEADER.pack(MAGIC, VERSION, len(data), digest.digest())
+        return HEADER.pack(MAGIC, VERSION, self._body_bytes(data), digest.digest())
 
     def _digest(self, kind: bytes, what: bytes) -> bytes:
         return blake2b(what, digest_size=32, key=self._secret, person=kind).digest()
