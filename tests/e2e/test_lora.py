@@ -107,8 +107,9 @@ def test_cached_prefixes_are_never_another_adapters(client, files):
         return answer["choices"][0]["token_ids"], details["cached_tokens"]
 
     assert load(client, "changing", files / "first").status_code == 200
-    assert [ask("base")[1], ask("changing")[1], ask("first")[1]] == [0, 0, 0]
-    assert [ask("base")[1], ask("changing")[1]] == [69, 69]
+    assert [ask("base")[1], ask("changing")[1]] == [0, 0]
+    # With the same weights it is the same adapter.
+    assert [ask("base")[1], ask("changing")[1], ask("first")[1]] == [69, 69, 69]
     assert unload(client, "changing").status_code == 200
     assert load(client, "changing", files / "second").status_code == 200
     changed, cached = ask("changing")

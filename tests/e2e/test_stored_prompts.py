@@ -196,17 +196,27 @@ def test_servers_with_directories_of_their_own_share_a_bucket(tmp_path):
             wait_for(lambda: remote_objects(url, "written") >= n_prompt // 32, "objects")
             process.kill()
             process.wait()
-        n_put = s3.asked["PUT"]
-        with server(tmp_path / "other", *remote, env=s3.environment()) as (_, url):
-            wait_for(lambda: s3.asked["PUT"] > n_put, "what follows its listing")
-            again, _, cached = ask(url)
-            assert again == answer
-            assert cached == (n_prompt - 1) // 32 * 32
-            assert remote_objects(url, "read") == cached // 32
+        # A busy machine may compute the few tokens before it has read them: then another one tries.
+        assert any(
+            reads_from_bucket(tmp_path / f"other{turn}", remote, s3, answer) for turn in range(10)
+        )
         s3.status = 503
         with server(tmp_path / "third", *remote, env=s3.environment()) as (_, url):
             assert ask(url)[0] == answer
             wait_for(lambda: remote_objects(url, "failed") > 0, "a failure")
+
+
+def reads_from_bucket(store, remote, s3, answer):
+    """Whether a server with an empty directory has read a prompt; its answer is the same anyhow."""
+    n_put = s3.asked["PUT"]
+    with server(store, *remote, env=s3.environment()) as (_, url):
+        wait_for(lambda: s3.asked["PUT"] > n_put, "what follows its listing")
+        again, n_prompt, cached = ask(url)
+        assert again == answer
+        if cached != (n_prompt - 1) // 32 * 32:
+            return False
+        assert remote_objects(url, "read") == cached // 32
+        return True
 
 
 def remote_objects(url, result):

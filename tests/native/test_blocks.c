@@ -41,6 +41,13 @@ static void test_blocks_from_elsewhere(const lw_model* model, lw_type kv_type) {
     ARGUMENT(lw_session_write_block(here, UINT_MAX, bytes), "block is 4294967295");
     expect(bytes[0] == 0x5A && bytes[n - 1] == 0x5A, "a refused call reads nothing");
     HARMLESS(lw_session_block_bytes(NULL));
+    // test_states.c copies states; this model has none.
+    ARGUMENT(lw_session_read_state(NULL, 0, bytes), "must not be NULL");
+    ARGUMENT(lw_session_read_state(here, 0, bytes), "place is 0; accepted: less than 0");
+    ARGUMENT(lw_session_write_state(NULL, 0, bytes), "must not be NULL");
+    ARGUMENT(lw_session_write_state(here, 0, bytes), "place is 0; accepted: less than 0");
+    expect(lw_session_state_bytes(here) == 0, "no state has no bytes");
+    HARMLESS(lw_session_state_bytes(NULL));
     free(bytes);
     lw_session_close(here);
     lw_session_close(there);
