@@ -88,9 +88,11 @@ def main(folder: Path, arguments: list[str]) -> int:
     made, created = serve.make_engine, http_server.create_app
     script: Callable[[], Script | None] = partial(read_script, folder / "script.json")
 
-    def directed(settings: Any, model: Any, draft: Any, tokenizer: Any, *more: Any) -> Engine:
+    def directed(
+        settings: Any, model: Any, draft: Any, tokenizer: Any, *more: Any, **named: Any
+    ) -> Engine:
         template = Path(settings.model, "chat_template.jinja").read_text()
-        engine = made(settings, model, draft, tokenizer, *more)
+        engine = made(settings, model, draft, tokenizer, *more, **named)
         return Director(script, tokenizer, template, ScriptedSession).direct(engine)
 
     def recorded(*given: Any) -> Any:
