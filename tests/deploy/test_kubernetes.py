@@ -39,7 +39,14 @@ VALUES: dict[str, dict[str, Any]] = {
         "cpu": 32,
         "memory": "48Gi",
         "settings": {"max_model_len": 16384, "kv_cache_dtype": "int8", "itl_target_ms": 100},
-        "auth": {"secret": "keys", "admin": True},
+        "auth": {"secret": "keys", "admin": True, "receipts": True},
+        "storedPrompts": {
+            "kind": "pod",
+            "size": "20Gi",
+            "remote": "s3://prompts/qwen3",
+            "secret": "kv",
+            "encrypt": True,
+        },
         "ingress": {
             "enabled": True,
             "host": "llm.example",
@@ -58,6 +65,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "name": "/models/qwen3-packed",
             "volume": {"kind": "claim", "claim": "models", "readOnly": True},
         },
+        "storedPrompts": {"kind": "claim", "claim": "prompts"},
         "gateway": {
             "enabled": True,
             "name": "edge",
@@ -105,6 +113,9 @@ BROKEN = [
     ({"model": {"name": "no slash"}}, "name"),
     ({"model": {"volume": {"kind": "cloud"}}}, "kind"),
     ({"model": {"volume": {"kind": "claim"}}}, "model.volume.claim names the claim"),
+    ({"storedPrompts": {"kind": "claim"}}, "storedPrompts.claim names the claim"),
+    ({"storedPrompts": {"kind": "host"}}, "storedPrompts.path names the directory"),
+    ({"storedPrompts": {"kind": "pod", "remote": "ftp://x"}}, "remote"),
     ({"ingress": {"enabled": True}}, "ingress.host is the name"),
     ({"autoscaling": {"kind": "both"}}, "kind"),
 ]

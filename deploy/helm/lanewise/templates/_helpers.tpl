@@ -39,6 +39,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.auth.secret .Values.auth.admin }}
 - {name: LANEWISE_ADMIN_API_KEY_FILE, value: /keys/admin-api-keys}
 {{- end }}
+{{- if and .Values.auth.secret .Values.auth.receipts }}
+- {name: LANEWISE_RECEIPTS, value: /keys/receipts-key}
+{{- end }}
+{{- with .Values.storedPrompts }}
+{{- if ne .kind "none" }}
+- {name: LANEWISE_KV_STORE, value: /kv}
+- {name: LANEWISE_KV_STORE_BYTES, value: {{ .size | quote }}}
+{{- with .remote }}
+- {name: LANEWISE_KV_STORE_REMOTE, value: {{ . | quote }}}
+{{- end }}
+{{- with .secret }}
+- {name: LANEWISE_KV_STORE_KEY_FILE, value: /kv-key/kv-store-key}
+{{- end }}
+{{- if .encrypt }}
+- {name: LANEWISE_KV_STORE_ENCRYPT, value: "on"}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ printf "LANEWISE_%s" (upper $name) }}, value: {{ $value | toString | quote }}}
 {{- end }}
