@@ -170,7 +170,7 @@ CASES = (
     Case(
         "LanewiseCacheFull",
         {'vllm:kv_cache_usage_perc{instance="a"}': "0.5x10 0.99x20 0.5x10"},
-        *(20, 22, 33),
+        *(20, 23, 33),
         {"instance": "a"},
         "a: the KV cache has been full for 10 minutes",
     ),
