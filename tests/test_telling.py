@@ -29,16 +29,45 @@ def test_left_out(name): topics.skip("browser", "no " + name)
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two"])
-def test_what_fails_and_what_is_left_out_is_told(tmp_path, workers):
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_some.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, tmp_path]
+UNSTEADY = """
+from pathlib import Path
+
+def test_passes_the_second_time():
+    before = Path(__file__).with_name("before")
+    if not before.exists():
+        before.touch()
+        raise AssertionError("the first time")
+
+def test_always_fails(): raise AssertionError("every time")
+"""
+
+
+def told(folder, tests, *options):
+    """The lines of a run of these tests."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, folder]
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two"])
+def test_what_passes_the_second_time_is_told(tmp_path, workers):
+    lines = told(tmp_path, UNSTEADY, "--reruns", "1", "-rfER", *workers)
+    name = "test_some.py::test_passes_the_second_time"
+    assert f"FAILED, runs again: {name}" in lines
+    assert "E           AssertionError: the first time" in lines
+    assert f"RERUN {name}" in lines
+    assert "FAILED test_some.py::test_always_fails" in lines
+    assert lines[-1].strip("= ").startswith("1 failed, 1 passed, 2 rerun")
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one process", "two"])
+def test_what_fails_and_what_is_left_out_is_told(tmp_path, workers):
+    lines = told(tmp_path, TESTS, *workers)
     assert "FAILED test_some.py::test_fails" in lines
     assert f"    2  browser: {topics.TOPICS['browser']}" in lines
     assert lines[-1].strip("= ").startswith("1 failed, 1 passed, 2 skipped")
