@@ -62,10 +62,10 @@ def test_it_streams_retries_edits_and_says_what_it_took(seen):
     assert page.locator(".turn.user .text").inner_text() == "Rain."
     assert int(seen.numbers()["Prompt"].split()[0]) < int(prompt.split()[0])
 
-    kept = page.locator(".turn .text").all_inner_texts()
+    kept = page.locator(".turn .text").all_text_contents()
     page.reload()
     expect(page.locator(".turn .text")).to_have_count(len(kept))
-    assert page.locator(".turn .text").all_inner_texts() == kept
+    assert page.locator(".turn .text").all_text_contents() == kept
 
 
 def test_probabilities_are_shading_that_keys_reach(seen):
@@ -93,11 +93,11 @@ def test_a_completion_goes_on(seen):
     page.get_by_role("radio", name="Completion").check(force=True)
     seen.send("The ship sailed")
     seen.wait_for_answer()
-    prompt, written = page.locator(".turn .text").all_inner_texts()
+    prompt, written = page.locator(".turn .text").all_text_contents()
     assert (prompt, bool(written)) == ("The ship sailed", True)
     page.get_by_role("button", name="Continue: Continuation").click()
     seen.wait_for_answer()
-    longer, more = page.locator(".turn .text").all_inner_texts()
+    longer, more = page.locator(".turn .text").all_text_contents()
     assert (longer, bool(more)) == (prompt + written, True)
 
 
@@ -166,7 +166,7 @@ def test_what_a_model_writes_is_never_markup(seen):
     page.fill("[name=max_tokens]", "")
     seen.send(evil)
     seen.wait_for_answer()
-    assert page.locator(".turn .text").all_inner_texts() == [evil, evil]
+    assert page.locator(".turn .text").all_text_contents() == [evil, evil]
     assert page.locator(".turn b, .turn img").count() == 0
 
 

@@ -14,7 +14,8 @@ def say(seen: Visit, question: str, answer: str) -> None:
 
 
 def texts(seen: Visit) -> list[str]:
-    return seen.page.locator(".turn .text").all_inner_texts()
+    # Not their inner texts: a turn out of sight is not drawn, and has none.
+    return seen.page.locator(".turn .text").all_text_contents()
 
 
 def entries(seen: Visit):
