@@ -68,7 +68,8 @@ def receipts(key_file):
 def verified(receipt, **settings):
     """What the command says of a receipt."""
     said = VerifySettings(**{"model": "demo"} | settings)
-    return verify._verified(said, receipt, Signer(KEY).public_key)
+    with verify.Models(said) as models:
+        return verify.verified(models, receipt, Signer(KEY).public_key)
 
 
 def signed_again(receipt, changes=None, **members):

@@ -7,10 +7,10 @@ number of threads and what else was answered at the time make no difference.
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.progress import steps_bar
@@ -23,7 +23,14 @@ from lanewise.loading.adapters.lora import open_adapter
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.receipts.identity import files_digest, identity_of
 from lanewise.receipts.signing import check_signed, read_public_key
-from lanewise.receipts.statement import Drawing, Grammar, Receipt, ReceiptError, parse
+from lanewise.receipts.statement import (
+    Drawing,
+    Grammar,
+    ModelIdentity,
+    Receipt,
+    ReceiptError,
+    parse,
+)
 from lanewise.runtime import BLOCK_TOKENS, Adapter, NativeError, Session
 from lanewise.settings import SettingsError, VerifySettings
 from lanewise.text.answers.bad_words import CleanGrammar
@@ -41,13 +48,14 @@ def run(settings: VerifySettings) -> int:
     receipts = _read(settings)
     trusted = None if settings.public_key is None else _public_key(settings.public_key)
     wrong = 0
-    for place, receipt in enumerate(receipts):
-        report = _verified(settings, receipt, trusted)
-        wrong += not report["verified"]
-        if settings.json:
-            print(json.dumps(report))
-        else:
-            _tell(report, place if len(receipts) > 1 else None)
+    with Models(settings) as models:
+        for place, receipt in enumerate(receipts):
+            report = verified(models, receipt, trusted)
+            wrong += not report["verified"]
+            if settings.json:
+                print(json.dumps(report))
+            else:
+                _tell(report, place if len(receipts) > 1 else None)
     return 1 if wrong else 0
 
 
@@ -96,7 +104,8 @@ def _public_key(file: str) -> str:
         raise SettingsError(f"public_key: {error}") from None
 
 
-def _verified(settings: VerifySettings, receipt: Receipt, trusted: str | None) -> dict[str, Any]:
+def verified(models: "Models", receipt: Receipt, trusted: str | None) -> dict[str, Any]:
+    """What is to be said of a receipt, which must be signed by ``trusted`` if that is given."""
     model = receipt.statement.model
     report = {
         "verified": True,
@@ -109,8 +118,7 @@ def _verified(settings: VerifySettings, receipt: Receipt, trusted: str | None) -
     }
     try:
         check_signed(receipt, trusted)
-        with _opened(settings, receipt) as (opened, adapter):
-            difference = _difference(opened, receipt, adapter)
+        difference = _difference(models.of(receipt.statement.model), receipt)
     except (ReceiptError, GrammarError, NativeError, ValueError) as error:
         return report | {"verified": False, "problem": str(error)}
     if difference is None:
@@ -121,25 +129,53 @@ def _verified(settings: VerifySettings, receipt: Receipt, trusted: str | None) -
     return report | {"verified": False, "problem": problem, "place": place, "drawn": drawn}
 
 
-@contextmanager
-def _opened(settings: VerifySettings, receipt: Receipt) -> Iterator[tuple[Opened, Adapter | None]]:
-    """The model and the adapter that a receipt names; ReceiptError if these are others."""
-    said = receipt.statement.model
-    settings = replace(settings, kv_cache_dtype=said.kv_cache_dtype)
-    adapter_digest = None if settings.lora is None else files_digest([Path(settings.lora)])
-    with open_model(settings, said.max_model_len) as opened:
-        template = _template(settings, opened)
-        is_ = identity_of(
-            opened.model, opened.kv_type, said.max_model_len, template, adapter_digest
-        )
-        for name, here in is_:
+class Loaded(NamedTuple):
+    """A model as a server had it, and what belongs to it."""
+
+    opened: Opened
+    tokenizer: Tokenizer
+    adapter: Adapter | None
+    identity: ModelIdentity
+
+
+class Models:
+    """The model that receipts are checked with; one load serves all that were made alike."""
+
+    def __init__(self, settings: VerifySettings) -> None:
+        self._settings = settings
+        self._stack = ExitStack()
+        self._key: tuple[str, int | None] | None = None
+        self._loaded: Loaded | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def of(self, said: ModelIdentity) -> Loaded:
+        """The model that a receipt names; ReceiptError if it is another one."""
+        key = (said.kv_cache_dtype, said.max_model_len)
+        if self._loaded is None or key != self._key:
+            self._stack.close()
+            self._loaded = None  # also if the next cannot be loaded
+            self._key, self._loaded = key, self._load(said)
+        for name, here in self._loaded.identity:
             if name != "name" and here != getattr(said, name):
                 raise ReceiptError(f"model.{name}: {getattr(said, name)}; {_here(name)} {here}")
-        if settings.lora is None:
-            yield opened, None
-            return
-        with open_adapter_of(opened, settings.lora) as adapter:
-            yield opened, adapter
+        return self._loaded
+
+    def _load(self, said: ModelIdentity) -> Loaded:
+        settings = replace(self._settings, kv_cache_dtype=said.kv_cache_dtype)
+        opened = self._stack.enter_context(open_model(settings, said.max_model_len))
+        tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
+        adapter, digest = None, None
+        if settings.lora is not None:
+            digest = files_digest([Path(settings.lora)])
+            adapter = self._stack.enter_context(open_adapter_of(opened, settings.lora))
+        template = _template(settings, tokenizer)
+        identity = identity_of(opened.model, opened.kv_type, said.max_model_len, template, digest)
+        return Loaded(opened, tokenizer, adapter, identity)
 
 
 def _here(name: str) -> str:
@@ -168,8 +204,7 @@ def open_adapter_of(opened: Opened, path: str) -> Iterator[Adapter]:
         adapter.close()
 
 
-def _template(settings: VerifySettings, opened: Opened) -> str | None:
-    tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
+def _template(settings: VerifySettings, tokenizer: Tokenizer) -> str | None:
     template = tokenizer.chat_template
     if settings.chat_template is not None:
         text = Path(settings.chat_template).read_text(encoding="utf-8")
@@ -177,10 +212,10 @@ def _template(settings: VerifySettings, opened: Opened) -> str | None:
     return None if template is None else template.digest
 
 
-def _difference(opened: Opened, receipt: Receipt, adapter: Adapter | None) -> Difference | None:
+def _difference(loaded: Loaded, receipt: Receipt) -> Difference | None:
     """Where the answer is not what the model draws."""
+    opened, tokenizer, adapter, _ = loaded
     statement, prompt, answer = receipt.statement, receipt.prompt_tokens, receipt.answer_tokens
-    tokenizer = Tokenizer.from_files(opened.checkpoint.tokenizer)
     vocab_size = opened.model.config.vocab_size
     _check_tokens(prompt, answer, statement.drawing, vocab_size)
     request = GenerationRequest(

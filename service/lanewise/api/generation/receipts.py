@@ -112,23 +112,14 @@ def _source(grammar: EngineGrammar | None) -> Grammar | None:
 
 
 def _drawing(request: GenerationRequest, bad_words: list[str]) -> Drawing:
-    params = request.params
-    return Drawing(
-        seed=str(params.seed),
-        choice=request.choice,
-        max_tokens=params.max_tokens,
-        min_tokens=params.min_tokens,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=list(params.logit_bias),
-        allowed_token_ids=None
-        if params.allowed_token_ids is None
-        else list(params.allowed_token_ids),
-        stop_token_ids=sorted(params.stop_token_ids),
-        bad_words=bad_words,
-    )
+    params, allowed = request.params, request.params.allowed_token_ids
+    own = {
+        "seed": str(params.seed),
+        "choice": request.choice,
+        "logit_bias": list(params.logit_bias),
+        "allowed_token_ids": None if allowed is None else list(allowed),
+        "stop_token_ids": sorted(params.stop_token_ids),
+        "bad_words": bad_words,
+    }
+    same = {name: getattr(params, name) for name in Drawing.model_fields.keys() - own.keys()}
+    return Drawing.model_validate(own | same)
