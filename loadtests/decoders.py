@@ -1,15 +1,20 @@
 """Streams that write all the while, beside which something else is measured."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
+from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
 
 SETTLE_S = 2.0  # after their first tokens, not counted
 PROMPT_TOKENS = 32
+T = TypeVar("T")
 
 
 class Decoders:
@@ -70,3 +75,35 @@ class Decoders:
 def gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
     """Seconds between tokens that came between two moments."""
     return [gap for stream in streams for when, gap in stream.gaps_s if begin < when <= end]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Times between tokens, in milliseconds: of decoders alone, and beside other work."""
+
+    calm: Times
+    beside: Times
+
+    @property
+    def p99_ratio(self) -> float:
+        """The 99th percentile beside other work over the median alone."""
+        return (self.beside.p99 or 0) / (self.calm.p50 or 1)
+
+
+async def run_beside(
+    decoders: Decoders, calm_s: float, work: Callable[[], Awaitable[T]]
+) -> tuple[T, Waits]:
+    """Run some work between two calm times, as what decoders attend to grows meanwhile."""
+    calm = time.perf_counter()
+    await asyncio.sleep(calm_s)
+    busy = time.perf_counter()
+    done = await work()
+    busy_end = time.perf_counter()
+    await asyncio.sleep(SETTLE_S)
+    calm_again = time.perf_counter()
+    await asyncio.sleep(calm_s)
+    end = time.perf_counter()
+    decoders.check()
+    streams = decoders.streams
+    alone = gaps(streams, calm, busy) + gaps(streams, calm_again, end)
+    return done, Waits(Times.of(alone), Times.of(gaps(streams, busy, busy_end)))

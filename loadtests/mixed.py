@@ -8,12 +8,11 @@ other: a decoder for its next token, a prompt for its first.
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loadtests.command import base_parser, print_times, run_plan
-from loadtests.decoders import SETTLE_S, Decoders, gaps
+from loadtests.decoders import Decoders, run_beside
 from loadtests.http_stream import Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
@@ -53,32 +52,23 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
         stream = await post_stream(target, body, scenario.timeout_s)
         return stream.chunk_times[0] - stream.started
 
-    alone = [await long_prompt() for _ in range(2)]
-    longest = replace(scenario, max_tokens=plan.decoder_max_tokens)
-    async with Decoders(target, longest, plan.decoders, prompts) as decoders:
-        calm = time.perf_counter()
-        await asyncio.sleep(plan.calm_s)
-        mixed = time.perf_counter()
+    async def long_prompts() -> list[float]:
         waiting = []
         for _ in range(plan.prompts):
             waiting.append(asyncio.create_task(long_prompt()))
             await asyncio.sleep(plan.every_s)
-        beside = await asyncio.gather(*waiting)
-        mixed_end = time.perf_counter()
-        await asyncio.sleep(SETTLE_S)
-        calm_again = time.perf_counter()
-        await asyncio.sleep(plan.calm_s)
-        end = time.perf_counter()
-        decoders.check()
-    streams = decoders.streams
-    itl_calm = Times.of(gaps(streams, calm, mixed) + gaps(streams, calm_again, end))
-    itl_mixed = Times.of(gaps(streams, mixed, mixed_end))
+        return await asyncio.gather(*waiting)
+
+    alone = [await long_prompt() for _ in range(2)]
+    longest = replace(scenario, max_tokens=plan.decoder_max_tokens)
+    async with Decoders(target, longest, plan.decoders, prompts) as decoders:
+        beside, itl = await run_beside(decoders, plan.calm_s, long_prompts)
     return Report(
-        itl_calm_ms=itl_calm,
-        itl_mixed_ms=itl_mixed,
+        itl_calm_ms=itl.calm,
+        itl_mixed_ms=itl.beside,
         ttft_alone_ms=Times.of(alone),
         ttft_mixed_ms=Times.of(beside),
-        itl_p99_ratio=(itl_mixed.p99 or 0) / (itl_calm.p50 or 1),
+        itl_p99_ratio=itl.p99_ratio,
         ttft_worst_ratio=max(beside) / (sum(alone) / len(alone)),
     )
 

@@ -5,18 +5,16 @@ after the other, and decoders alone again. No two pictures are equal, so none is
 """
 
 import argparse
-import asyncio
 import base64
 import struct
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadtests.command import base_parser, positive, print_times, run_plan
-from loadtests.decoders import SETTLE_S, Decoders, gaps
+from loadtests.decoders import Decoders, run_beside
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
@@ -80,28 +78,19 @@ async def measure(target: Target, scenario: Scenario, plan: Plan) -> Report:
             raise StreamError("a picture had no token")
         return seen[-1].chunk_times[0] - seen[-1].started
 
+    async def pictures() -> list[float]:
+        return [await picture() for _ in range(plan.pictures)]
+
     alone = [await picture() for _ in range(3)][1:]
     longest = replace(scenario, max_tokens=plan.decoder_max_tokens)
     async with Decoders(target, longest, plan.decoders, prompts) as decoders:
-        calm = time.perf_counter()
-        await asyncio.sleep(plan.calm_s)
-        busy = time.perf_counter()
-        beside = [await picture() for _ in range(plan.pictures)]
-        busy_end = time.perf_counter()
-        await asyncio.sleep(SETTLE_S)
-        calm_again = time.perf_counter()
-        await asyncio.sleep(plan.calm_s)
-        end = time.perf_counter()
-        decoders.check()
-    streams = decoders.streams
-    itl_calm = Times.of(gaps(streams, calm, busy) + gaps(streams, calm_again, end))
-    itl_beside = Times.of(gaps(streams, busy, busy_end))
+        beside, itl = await run_beside(decoders, plan.calm_s, pictures)
     return Report(
-        itl_calm_ms=itl_calm,
-        itl_beside_ms=itl_beside,
+        itl_calm_ms=itl.calm,
+        itl_beside_ms=itl.beside,
         picture_alone_ms=Times.of(alone),
         picture_beside_ms=Times.of(beside),
-        itl_p99_ratio=(itl_beside.p99 or 0) / (itl_calm.p50 or 1),
+        itl_p99_ratio=itl.p99_ratio,
         picture_tokens=seen[0].prompt_tokens or 0,
     )
 
