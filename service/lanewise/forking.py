@@ -50,7 +50,7 @@ def read(packet: bytes) -> dict[str, Any]:
 
 
 def take_over() -> None:
-    """Make this process the parent of all processes below it whose own parent ends."""
+    """Make this process the parent of each process below it when that one's own parent ends."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -73,7 +73,7 @@ def read_public_key(path: Path) -> str:
 def check_signed(receipt: Receipt, public_key: str | None) -> None:
     """Raise ReceiptError unless the receipt is signed by its key, and its key is ``public_key``.
 
-    Without a ``public_key`` the receipt's own is taken, which anybody may have made.
+    Without a ``public_key`` the receipt's own is taken, which any program may have made.
     """
     _check_installed()
     from cryptography.exceptions import InvalidSignature

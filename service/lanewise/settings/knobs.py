@@ -233,8 +233,8 @@ class Settings(ModelSettings):
     receipts: str | None = knob(
         None,
         TEXT,
-        "file with an Ed25519 private key in PEM, with which answers are signed whose requests ask"
-        " for a receipt (extra `receipts`)",
+        "file with an Ed25519 private key in PEM, which signs the answer of a request that asks for"
+        " a receipt (extra `receipts`)",
     )
     lora: tuple[tuple[str, str], ...] = knob(
         (),

@@ -51,7 +51,7 @@ class AheadRunner(Protocol):
 
 @runtime_checkable
 class BlockRunner(Protocol):
-    """A runner whose blocks and states can be copied; any thread may do so beside steps."""
+    """A runner that copies blocks and states; any thread may have that done beside steps."""
 
     @property
     def block_bytes(self) -> int:

@@ -91,7 +91,7 @@ def name_of_state(key: Key) -> bytes:
 
 
 class Carrier:
-    """Carries parts between memory and store, on one thread, whose buffers it has."""
+    """Carries parts between memory and store; each thread that calls it has buffers of its own."""
 
     def __init__(self, memory: Memory) -> None:
         self._runner = memory.runner
