@@ -73,6 +73,11 @@ def files_of(root: Path) -> Iterator[StoredFile]:
                     yield StoredFile(path, info.st_size, info.st_mtime)
 
 
+def path_of(name: str) -> str:
+    """Where the file of this name is in its model's folder."""
+    return f"{name[:2]}/{name}{SUFFIX}"
+
+
 def sweep(root: Path) -> None:
     """Remove what writers that were killed have left."""
     for path in root.rglob(f"*{HALF}"):
@@ -285,7 +290,7 @@ class BlockFiles:
             self.look()
 
     def _path(self, name: str) -> Path:
-        return self.folder / name[:2] / f"{name}{SUFFIX}"
+        return self.folder / path_of(name)
 
     def _file_bytes(self, block: bytearray) -> int:
         return HEADER.size + self._body_bytes(block)

@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from typing import Protocol, TypeVar
 
 from lanewise.giving_way import give_way
-from lanewise.store.block_files import ABOUT, SUFFIX, BlockFiles
+from lanewise.store.block_files import ABOUT, SUFFIX, BlockFiles, path_of
 from lanewise.store.bucket import BucketError, Pauses
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class TieredFiles:
 
     def _fetch(self, key: bytes) -> bytes | None:
         """An object; None if it is not there or the bucket fails."""
-        path = f"{self._folder}/{self._path(self._near.name_of(key))}"
+        path = f"{self._folder}/{path_of(self._near.name_of(key))}"
         data = self._asked(lambda: self._bucket.get(path))
         if data is None:
             self._forget(key)
@@ -172,7 +172,7 @@ class TieredFiles:
             is_large = self._near.n_bytes(name) >= LARGE
             with self._sending_large if is_large else nullcontext():
                 data = self._near.raw(name)
-                if data is not None and self._asked(lambda: self._put(self._path(name), data)):
+                if data is not None and self._asked(lambda: self._put(path_of(name), data)):
                     with self._lock:
                         self._far.add(name)
                     self._note("written", bytes_written=len(data))
@@ -230,7 +230,3 @@ class TieredFiles:
             self._counts[what] += 1
             self._counts.update(amounts)
         self._told()
-
-    def _path(self, name: str) -> str:
-        """Where an object is in the model's folder."""
-        return f"{name[:2]}/{name}{SUFFIX}"
