@@ -1,5 +1,6 @@
 """``lanewise chat`` in a terminal, with a server of its own and with others."""
 
+import base64
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from lanewise.commands.chat import printable
+from lanewise.commands.chat import Screen, printable
 from pictures import png
 from processes import children, is_gone
 from serving import wait_for
@@ -182,6 +183,15 @@ def test_no_answer_moves_the_cursor():
     assert printable("né 👩\u200d💻\u00a0日") == "né 👩\u200d💻\u00a0日"
 
 
+def test_a_piece_may_be_a_return_alone(capsys):
+    """Which is not shown, as in the middle of a text."""
+    screen = Screen()
+    for piece in ("a", "\r", "\n", "b", "\r"):
+        screen.show(piece)
+    screen.end()
+    assert capsys.readouterr().out == "a\nb\n"
+
+
 def test_an_image_goes_with_the_next_message(tmp_path):
     eyes = toy_eyes(toy_tokenizer(NAMES).encode("<image>", add_bos=False, parse_special=True)[0])
     (tmp_path / "a.png").write_bytes(png(40, 30))
@@ -196,7 +206,15 @@ def test_an_image_goes_with_the_next_message(tmp_path):
         say(chat, "What is it?")
         # Five views of four rows, and what is around them.
         with_image = int(chat.wait_for(r"\[.*prompt (\d+), \d+ of them cached")[1])
-        assert with_image > 40
+        url = f"data:image/png;base64,{base64.b64encode(png(40, 30)).decode()}"
+        content = [
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": "What is it?"},
+        ]
+        counted = server.client.post(
+            "/tokenize", json={"messages": [{"role": "user", "content": content}]}
+        )
+        assert with_image == counted.json()["count"] > 40
         say(chat, "/save ~/said.txt")
         chat.wait_for("written")
         say(chat, "/quit")

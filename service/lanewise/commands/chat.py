@@ -298,12 +298,12 @@ class Screen:
 
     def show(self, text: str, *, faint: bool = False) -> None:
         """Print a piece; thoughts, which are faint, and the answer are paragraphs."""
+        text = printable(text)
         if not text:
             return
         if self._is_faint and not faint:
             print("\n")
         self._is_faint = faint
-        text = printable(text)
         print(self.faint(text) if faint else text, end="", flush=True)
         self._last = text[-1]
 
