@@ -319,6 +319,33 @@ def test_llama_completions_have_images_where_their_marks_are(seeing):
         assert wrong in ask(text, *data)["error"]["message"]
 
 
+def test_llama_completions_have_images_beside_their_prompts(seeing):
+    def ask(prompt: object, *images: tuple[bytes, int], path: str = "/completion", **more) -> dict:
+        data = [{"data": base64_of(data), "id": number} for data, number in images]
+        body = {"prompt": prompt, "image_data": data, "n_predict": 6, "temperature": 0}
+        return seeing.client.post(path, json=body | {"repeat_penalty": 1} | more).json()
+
+    text = "<|user|>{}What is it?</s><|assistant|>"
+    made = ask(text.format("[img-7]"), (ONE, 7))
+    wanted = answer_of(seeing, chat(image(ONE), "What is it?"))
+    assert (made["content"], made["tokens_evaluated"]) == wanted
+    # Where they stand is said by their numbers alone, and one may stand in two places.
+    wanted = answer_of(seeing, chat(image(OTHER), image(ONE), image(OTHER), "What is it?"))
+    made = ask(text.format("[img-2][img-1][img-2]"), (ONE, 1), (OTHER, 2))
+    assert (made["content"], made["tokens_evaluated"]) == wanted
+    for prompt, images, wrong in (
+        ("a [img-3]", [(ONE, 4)], "prompt: [img-3] is no image"),
+        ("a", [(ONE, 4)], "image_data[0]: used nowhere; accepted: [img-4]"),
+        ("[img-4]", [(ONE, 4), (OTHER, 4)], "image_data[1].id: 4 a second time"),
+        ("[img-4]<__media__>", [(ONE, 4)], "image_data: beside <__media__>"),
+        (["[img-4]"], [(ONE, 4)], "image_data: beside a prompt that is no string"),
+        ("[img-4]", [(b"%PDF-1.7", 4)], "image_data[0].data: "),
+    ):
+        assert wrong in ask(prompt, *images)["error"]["message"]
+    gap = ask("", (ONE, 1), path="/infill", input_prefix="a", input_suffix="b")
+    assert gap["error"]["message"] == "image_data: not around a gap; accepted: none"
+
+
 def test_a_stream_with_a_form(seeing):
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["yes", "no"]}}}
     body = chat(image(ONE), "Is it?", response_format=form, stream=True, max_tokens=20)

@@ -5,6 +5,7 @@ the one of the development environment, in which they lie.
 """
 
 import importlib.metadata
+import json
 import re
 import subprocess
 from functools import cache
@@ -15,7 +16,9 @@ import pytest
 import topics
 from serving import SERVER_PYTHON, lanewise_server
 
-TINY_EMBEDDER = Path(__file__).parents[1] / "support" / "tiny_embedder.py"
+SUPPORT = Path(__file__).parents[1] / "support"
+TINY_EMBEDDER = SUPPORT / "tiny_embedder.py"
+ASKED_ABOUT_IMAGES = SUPPORT / "asked_about_images.py"
 
 
 @cache
@@ -73,3 +76,14 @@ def embedder(tmp_path_factory):
     subprocess.run([str(SERVER_PYTHON), str(TINY_EMBEDDER), str(folder)], check=True, timeout=120)
     with lanewise_server(str(folder), "--threads", "1", python=SERVER_PYTHON) as url:
         yield {"url": url, "base_url": f"{url}/v1", "model": folder.name, "dims": 16}
+
+
+@pytest.fixture(scope="session")
+def seeing(tmp_path_factory):
+    """What clients are given of a tiny model that sees, and what it is to answer about images."""
+    folder = tmp_path_factory.mktemp("models")
+    subprocess.run([str(SERVER_PYTHON), str(ASKED_ABOUT_IMAGES), str(folder)], check=True)
+    asked = json.loads((folder / "asked.json").read_text())
+    settings = "--threads", "1", "--kv-cache-dtype", "f32"
+    with lanewise_server(str(folder / "seeing"), *settings, python=SERVER_PYTHON) as url:
+        yield {"url": url, "base_url": f"{url}/v1", "model": "seeing", "asked": asked}

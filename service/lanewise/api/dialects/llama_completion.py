@@ -5,8 +5,13 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from lanewise.api.conversations import ImagePart
 from lanewise.api.dialects.llama_fields import LlamaSampling, Whole
+from lanewise.api.dialects.llama_images import (
+    NumberedImage,
+    PromptObject,
+    beside_prompt,
+    in_prompt,
+)
 from lanewise.api.errors import ApiError, BadRequestError, ContextLengthExceededError
 from lanewise.api.generation.ask import (
     Ask,
@@ -30,25 +35,13 @@ from lanewise.api.schemas import (
     MAX_TOP_LOGPROBS,
     FirstProblemOnly,
     Schema,
-    Strict,
     TokenIds,
 )
 from lanewise.engine.base.stream import Sampled
 from lanewise.text.grammar import GrammarSource
 
-MEDIA = "<__media__>"
 STOP_TYPES = {"stop": "eos", "length": "limit"}
 RANDOM_SEED = (1 << 32) - 1
-
-
-class PromptObject(Strict):
-    """A prompt, perhaps with images."""
-
-    prompt_string: str
-    multimodal_data: Annotated[list[str], FirstProblemOnly()] = Field(
-        default_factory=list,
-        description="Images in base64, in the order of `<__media__>` in the prompt.",
-    )
 
 
 Item = str | TokenIds | PromptObject
@@ -79,7 +72,9 @@ class LlamaCompletionRequest(LlamaSampling):
     cache_prompt: bool = Field(True, description="Prefixes are always looked for in the cache.")
     id_slot: Whole = Field(-1, description="Any slot is as good.")
     lora: list[Any] = Field(default_factory=list, description="Not supported: adapters are models.")
-    image_data: list[Any] = Field(default_factory=list, description="Not supported.")
+    image_data: Annotated[list[NumberedImage], FirstProblemOnly()] = Field(
+        default_factory=list, description="Images beside a prompt that is a string."
+    )
 
     @property
     def limit(self) -> int | None:
@@ -90,12 +85,9 @@ class LlamaCompletionRequest(LlamaSampling):
 
 def ask(body: LlamaCompletionRequest) -> Ask:
     """What a request asks for."""
-    for name, what in (
-        ("lora", "adapters are asked for as model"),
-        ("image_data", "images are in prompt.multimodal_data"),
-    ):
-        if getattr(body, name):
-            raise BadRequestError(f"{name}: not supported: {what}; accepted: none", param=name)
+    if body.lora:
+        message = "lora: not supported: adapters are asked for as model; accepted: none"
+        raise BadRequestError(message, param="lora")
     constraint = None
     if body.grammar and body.json_schema is not None:
         message = "json_schema: only one of grammar and json_schema can be used"
@@ -105,7 +97,7 @@ def ask(body: LlamaCompletionRequest) -> Ask:
     elif body.json_schema is not None:
         constraint = Constraint("json_schema", GrammarSource.from_json_schema, body.json_schema)
     return Ask(
-        input=Prompts(items=_items(body.prompt)),
+        input=Prompts(items=_items(body)),
         model=body.model,
         constraint=constraint,
         sampling=body.sampling(_bias(body.logit_bias)),
@@ -124,8 +116,14 @@ def ask(body: LlamaCompletionRequest) -> Ask:
     )
 
 
-def _items(prompt: Item | list[Item]) -> list[str | list[int] | Infill | Illustrated]:
+def _items(body: LlamaCompletionRequest) -> list[str | list[int] | Infill | Illustrated]:
     """The prompts in one form."""
+    prompt = body.prompt
+    if body.image_data:
+        if not isinstance(prompt, str):
+            message = "image_data: beside a prompt that is no string; accepted: multimodal_data"
+            raise BadRequestError(message, param="image_data")
+        return [beside_prompt(prompt, body.image_data)]
     if not isinstance(prompt, list):
         return [_item(prompt, "prompt")]
     if not prompt:
@@ -138,27 +136,7 @@ def _items(prompt: Item | list[Item]) -> list[str | list[int] | Infill | Illustr
 
 
 def _item(item: Item, param: str) -> str | list[int] | Illustrated:
-    if not isinstance(item, PromptObject):
-        return item
-    data = item.multimodal_data
-    if not data:
-        return item.prompt_string
-    n_marks = item.prompt_string.count(MEDIA)
-    if n_marks != len(data):
-        raise BadRequestError(
-            f"{param}.multimodal_data: {len(data)} images for {n_marks} of {MEDIA} in"
-            " prompt_string; accepted: as many",
-            param=f"{param}.multimodal_data",
-        )
-    images = [
-        ImagePart(
-            type="image_url",
-            image_url=f"data:;base64,{one}",
-            place=f"{param}.multimodal_data[{i}]",
-        )
-        for i, one in enumerate(data)
-    ]
-    return Illustrated(text=item.prompt_string, mark=MEDIA, images=images)
+    return in_prompt(item, param) if isinstance(item, PromptObject) else item
 
 
 def _bias(given: dict[str, Any] | list[list[Any]]) -> dict[str, float]:

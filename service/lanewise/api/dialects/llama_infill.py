@@ -7,6 +7,7 @@ from pydantic import Field
 
 from lanewise.api.dialects import llama_completion
 from lanewise.api.dialects.llama_completion import LlamaCompletionRequest, LlamaCompletionWire
+from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.ask import Ask, Infill, Prompts
 from lanewise.api.generation.dialect import Dialect
 from lanewise.api.schemas import FirstProblemOnly, Strict
@@ -32,6 +33,9 @@ class LlamaInfillRequest(LlamaCompletionRequest):
 
 def ask(body: LlamaInfillRequest) -> Ask:
     """What a request asks for."""
+    if body.image_data:
+        message = "image_data: not around a gap; accepted: none"
+        raise BadRequestError(message, param="image_data")
     gap = Infill(
         prefix=body.input_prefix + body.prompt,
         suffix=body.input_suffix,
