@@ -47,6 +47,7 @@ SCHEMA = closed(
         limit_bytes=COUNT,
         limit_reason=TEXT,
         weight_bytes=COUNT,
+        tower_bytes={"type": "integer", "minimum": 0},
         kv_bytes=COUNT,
         kv_tokens=COUNT,
         kv_reason=TEXT,

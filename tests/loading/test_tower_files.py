@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from family_models import write_model
-from lanewise import cli
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from tiny_models import tiny_model, write_gguf
@@ -151,14 +150,3 @@ def test_the_language_model_of_qwen3_vl_is_qwen3(tmp_path: Path) -> None:
     plain = write_gguf(model, tmp_path / "plain.gguf")
     with open_checkpoint(path) as one, open_checkpoint(plain) as other:
         assert one.config == other.config
-
-
-def test_packing_says_that_it_leaves_the_tower_out(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "packed"
-    assert cli.main(["pack", str(folder), "-o", str(out)]) == 1
-    assert "--text-only packs the language model without it" in capsys.readouterr().err
-    assert cli.main(["pack", str(folder), "--text-only", "-o", str(out)]) == 0
-    with open_checkpoint(out) as checkpoint:
-        assert checkpoint.tower is None

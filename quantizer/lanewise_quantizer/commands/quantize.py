@@ -56,6 +56,7 @@ from lanewise_quantizer.commands.plan import (
 from lanewise_quantizer.commands.sources import open_source, quantized_twice
 from lanewise_quantizer.commands.stream import Job, check_done, stream
 from lanewise_quantizer.commands.tables import Fitting, is_copied
+from lanewise_quantizer.commands.towers import check_tower, write_tower
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
@@ -78,6 +79,7 @@ def run(settings: QuantizeSettings) -> None:
             raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
     use_threads(threads_of(settings))
     source = resolve_model(settings.model)
+    check_tower(source, settings)
     with open_source(source) as checkpoint:
         text = chosen_text(settings, checkpoint)
         ids = None
@@ -114,7 +116,9 @@ def run(settings: QuantizeSettings) -> None:
                 header = safetensors_header(targets, fitting, partial.done)
                 partial.write(memoryview(header), 0)
                 write_tokenizer(partial.folder, checkpoint)
-                config = packed_config(checkpoint, **asked(settings))
+                notes, threads = asked(settings), threads_of(settings)
+                config = write_tower(source, partial.folder, settings, threads, notes)
+                config = config or packed_config(checkpoint, **notes)
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
     print(summary(output, targets, file.size), flush=True)

@@ -266,7 +266,13 @@ def _log_softmax(logits: Floats) -> NDArray[np.float64]:
 
 
 def sizes_of(checkpoint: Checkpoint) -> tuple[int, int]:
-    """Bytes of the files that hold the weights, and how many weights there are."""
+    """Bytes of the files that hold the weights, and how many weights there are.
+
+    Of a model that sees those of its language model alone: towers are not compared.
+    """
+    if checkpoint.tower is not None:
+        tensors = checkpoint.tensors
+        return sum(one.n_bytes for one in tensors), sum(one.rows * one.cols for one in tensors)
     path = checkpoint.path
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)

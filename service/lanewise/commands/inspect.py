@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from lanewise.commands.inspect_tower import tower_about, tower_line
 from lanewise.commands.progress import bytes_bar
 from lanewise.host import default_threads, format_size
 from lanewise.loading.base.checkpoint import Checkpoint, Converted, ModelFileError
@@ -24,7 +25,12 @@ from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import is_vector
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
-from lanewise.loading.checkpoints.packed_checkpoint import ROWS, TensorNote, is_packed
+from lanewise.loading.checkpoints.packed_checkpoint import (
+    ROWS,
+    TOWER_WEIGHTS,
+    TensorNote,
+    is_packed,
+)
 from lanewise.loading.files.gguf import GgufFile
 from lanewise.loading.files.safetensors import DTYPES, SafetensorsFile
 from lanewise.loading.files.weights_files import open_weights
@@ -82,6 +88,7 @@ def run(settings: InspectSettings) -> int:
     with opened(path) as (kind, tensors):
         problems = checked(tensors, path.name) if settings.check else []
         report = report_of(path, kind, tensors)
+        report["tower"] = tower_about(path)
         if settings.check:
             problems += try_out(path, report) if not problems else []
             report["problems"] = problems
@@ -120,7 +127,12 @@ def opened(path: Path) -> Iterator[tuple[str, list[Inspected]]]:
         kind = "Hugging Face"
         if ours:
             kind = "quantized" if files[0].metadata.get("layout") == ROWS else "packed"
-        yield kind, [t for file in files for t in safetensors_tensors(file, kind)]
+        tensors = [t for file in files for t in safetensors_tensors(file, kind)]
+        if ours and (path / TOWER_WEIGHTS).is_file():
+            files.append(SafetensorsFile(path / TOWER_WEIGHTS))
+            of_tower = safetensors_tensors(files[-1], "packed")
+            tensors += [replace(tensor, name=f"tower.{tensor.name}") for tensor in of_tower]
+        yield kind, tensors
     finally:
         close_all(files)
 
@@ -257,6 +269,8 @@ def show(report: dict[str, Any]) -> None:
     total = f"{report['weights']} weights, {format_size(report['bytes'])}"
     line = f"{report['path']} ({report['kind']}): {total}, {_bits(report['bits_per_weight'])} bits"
     console.print(line, soft_wrap=True, markup=False)
+    if (tower := report["tower"]) is not None:
+        console.print(told(tower_line(tower)), soft_wrap=True, markup=False)
     if "outliers" in report:
         show_outliers(console, report)
     if "problems" in report:

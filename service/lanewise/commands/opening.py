@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from lanewise.commands.progress import bytes_bar
 from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
@@ -14,7 +15,14 @@ from lanewise.runtime import Model, placing_refusal, tuning
 from lanewise.runtime.cpu import set_fetch_ahead
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes
-from lanewise.settings import ComputeSettings, ModelSettings, WeightSettings
+from lanewise.settings import (
+    ComputeSettings,
+    ModelSettings,
+    PackedSettings,
+    SettingsError,
+    TowerSettings,
+    WeightSettings,
+)
 from lanewise.told import told
 from lanewise.topology import Placement, place
 
@@ -85,5 +93,29 @@ def load_model(
             threads=threads,
             load=load,
             placement=placement,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def mmproj_of(settings: PackedSettings) -> Path | None:
+    """The mmproj file that is given; SettingsError where what reads pictures is to be left out."""
+    if settings.mmproj is None:
+        return None
+    if settings.text_only:
+        raise SettingsError("--mmproj: given beside --text-only; accepted: one of them")
+    return Path(settings.mmproj).expanduser()
+
+
+def load_tower(
+    checkpoint: Checkpoint, settings: TowerSettings, threads: int, isa: str | None = None
+) -> Model:
+    """Load the tower of a model under a bar, as the settings ask; the caller closes it."""
+    with bytes_bar("packing") as bar:
+        task = bar.add_task(f"tower of {checkpoint.name}", total=None)
+        return Model.load(
+            checkpoint,
+            weights=settings.tower_weights,
+            isa=isa,
+            threads=threads,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )

@@ -1,10 +1,11 @@
 """``lanewise pack``: writes a model as memory holds it, so that it loads at once."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
-from lanewise.commands.opening import load_model, threads_of
+from lanewise.commands.opening import load_model, load_tower, mmproj_of, threads_of
 from lanewise.host import format_size
-from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import Tensor
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.writing.packed_writer import check_folder, write_packed
@@ -18,13 +19,24 @@ def run(settings: PackSettings) -> None:
     folder = Path(settings.output).expanduser()
     check_folder(folder)  # before minutes of packing
     path = resolve_model(settings.model)
-    with open_checkpoint(path, mtp=None, tower=not settings.text_only) as checkpoint:
+    mmproj = mmproj_of(settings)
+    sees = not settings.text_only
+    with (
+        open_checkpoint(path, mtp=None, mmproj=mmproj, tower=sees) as checkpoint,
+        ExitStack() as stack,
+    ):
+        model = stack.enter_context(load_model(checkpoint, settings, threads_of(settings)))
+        tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
+        of_tower: list[Tensor] = []
+        what = model.weights
         if checkpoint.tower is not None:
-            raise ModelFileError(
-                f"{path}: the part that reads pictures cannot be packed yet; --text-only packs the"
-                " language model without it"
+            threads = threads_of(settings)
+            tower = stack.enter_context(
+                load_tower(checkpoint.tower, settings, threads, settings.isa)
             )
-        with load_model(checkpoint, settings, threads_of(settings)) as model:
-            tensors = [model.packed(tensor) for tensor in checkpoint.tensors]
-            size = write_packed(folder, checkpoint, tensors, model.info.isa)
-            print(f"{folder}: {format_size(size)} of {model.weights} for {model.info.isa}")
+            of_tower = [tower.packed(tensor) for tensor in checkpoint.tower.tensors]
+            what += f", and what reads pictures of {tower.weights},"
+        elif settings.tower_weights is not None:
+            raise SettingsError("--tower-weights: this model reads text only; accepted: none")
+        size = write_packed(folder, checkpoint, tensors, model.info.isa, of_tower)
+        print(f"{folder}: {format_size(size)} of {what} for {model.info.isa}")

@@ -84,7 +84,7 @@ def _lines(report: dict[str, Any]) -> dict[str, str]:
     return {
         "model": f"{model['name']}, {model['weights']}:"
         f" {format_size(memory['weight_bytes'])}, of which a token reads"
-        f" {format_size(int(model['token_bytes']))}",
+        f" {format_size(int(model['token_bytes']))}" + _tower_line(memory),
         "machine": f"{machine['name']}, {machine['isa']},"
         f" {count(machine['threads'], 'thread')}, reads {machine['read_gb_s']:.0f} GB/s"
         + (" (measured)" if machine["measured"] else f": {report['engine']} on paper"),
@@ -95,6 +95,12 @@ def _lines(report: dict[str, Any]) -> dict[str, str]:
         "alone": f"prompt {alone['prompt_tokens_s']:.0f} tokens/s ({alone['prompt_limit']}),"
         f" decode {alone['decode_tokens_s']:.1f} tokens/s ({alone['decode_limit']})",
     }
+
+
+def _tower_line(memory: dict[str, Any]) -> str:
+    if not memory["tower_bytes"]:
+        return ""
+    return f"; {format_size(memory['tower_bytes'])} of it read pictures, whose time is not planned"
 
 
 def _states_line(memory: dict[str, Any]) -> str:

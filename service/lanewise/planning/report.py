@@ -82,6 +82,7 @@ def report_of(planned: Planned, asked: Asked) -> dict[str, Any]:
             "limit_bytes": memory.limit.n_bytes,
             "limit_reason": memory.limit.reason,
             "weight_bytes": memory.weight_bytes,
+            "tower_bytes": planned.work.tower_bytes,
             "kv_bytes": memory.kv_bytes,
             "kv_tokens": memory.kv_tokens,
             "kv_reason": memory.reason,

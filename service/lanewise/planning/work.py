@@ -55,9 +55,10 @@ class ModelWork:
     # Of attention and cache: what part has layers whose tokens see so many; None = all before them.
     windows: WindowShares
     kv_token_bytes: float
-    held_bytes: int  # all weights in memory
+    held_bytes: int  # all weights in memory, with those of a tower
     moved_state_bytes: float = 0.0  # of a sequence in each step: its states, read and written
     attention_heads: float = inf  # of queries, in the layer with the fewest
+    tower_bytes: int = 0  # of what reads pictures
 
     def bytes_read(self, rows: float) -> float:
         """Bytes of weights that a step of so many rows reads."""
@@ -123,6 +124,7 @@ def work_of(
         key = (kind.name.lower(), tensor.role is head, tensor.role in EXPERTS)
         numbers, size = found.get(key, (0.0, 0.0))
         found[key] = (numbers + part * tensor.rows * tensor.cols, size + part * n_bytes)
+    of_tower = tower_bytes(checkpoint, None)
     return ModelWork(
         matrices=tuple(
             Weights(kind, numbers, size, of_head, of_experts)
@@ -140,7 +142,8 @@ def work_of(
         n_layers=len(_layers_of(config)),
         windows=_windows(config),
         kv_token_bytes=kv_token_bytes,
-        held_bytes=held + tower_bytes(checkpoint, None),
+        held_bytes=held + of_tower,
+        tower_bytes=of_tower,
         moved_state_bytes=moved_state_bytes,
         attention_heads=min((one.n_heads for one in _attentions(config)), default=inf),
     )

@@ -13,6 +13,7 @@ from lanewise.runtime.sampling import Floats
 
 Pixels = npt.NDArray[np.uint8]  # [height][width][3]
 BLOCK_PATCHES = 32  # LW_BLOCK_TOKENS
+LANES = 16  # LW_LANES: values, and keys in codes, are padded to multiples
 FLOAT_BYTES = 4
 FLOATS = ("f32", "f16", "bf16")  # weights
 UNIT_PATCHES = 64  # of each thread, in one unit of work
@@ -25,15 +26,23 @@ def rows_of(config: ModelConfig, height: int, width: int) -> int:
     return (height // side) * (width // side)
 
 
-def bytes_for(config: ModelConfig, n_patches: int, threads: int) -> int:
+def kv_type_of(weights: str) -> str:
+    """What queries of a tower meet: codes beside matrices of codes, else floats."""
+    return "f32" if weights in FLOATS else "int8"
+
+
+def bytes_for(config: ModelConfig, n_patches: int, threads: int, kv_type: str) -> int:
     """About what a tower's session takes for pictures of up to so many patches, and its job."""
     assert config.patches is not None
     heads, ffn = config.heads, max(config.ffn_size(number) for number in range(config.n_layers))
-    queries, keys = heads.n_heads * heads.head_dim, heads.n_kv_heads * heads.head_dim
-    of_patch = config.hidden_size + queries + 2 * keys
+    queries, padded = heads.n_heads * heads.head_dim, -(-heads.head_dim // LANES) * LANES
+    keys = FLOAT_BYTES * (heads.head_dim + padded)
+    if kv_type == "int8":
+        keys = 2 * padded + 2 * FLOAT_BYTES  # with a scale for each token's keys and values
+    of_patch = FLOAT_BYTES * (config.hidden_size + queries) + heads.n_kv_heads * keys
     widest = max(ffn, config.patches.inputs, config.hidden_size * config.patches.merge**2)
     of_unit = 6 * config.hidden_size + 4 * queries + 6 * widest
-    return FLOAT_BYTES * (n_patches * of_patch + UNIT_PATCHES * threads * of_unit)
+    return n_patches * of_patch + FLOAT_BYTES * UNIT_PATCHES * threads * of_unit
 
 
 class Tower(NativeSession):
@@ -66,7 +75,7 @@ class Tower(NativeSession):
         self._job: ref[Job] | None = None
         self._open(
             threads=threads,
-            kv_type=kv_type or ("f32" if model.weights in FLOATS else "int8"),
+            kv_type=kv_type or kv_type_of(model.weights),
             n_blocks=-(-self.max_patches // BLOCK_PATCHES),
             max_batch_tokens=self._unit,
             max_batch_logits=1,

@@ -17,7 +17,7 @@ from lanewise.held import TEXTS
 from lanewise.runtime import BLOCK_TOKENS, KvLayout, Model, Session, kernels_in_use
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.step_threads import limit_threads
-from lanewise.runtime.tower import Tower, bytes_for
+from lanewise.runtime.tower import Tower, bytes_for, kv_type_of
 from lanewise.server.adapters import adapter_bytes
 from lanewise.server.draft import OpenedDraft
 from lanewise.server.make_store import store_opener
@@ -134,7 +134,8 @@ def plan_cache(
     packed_bytes += model.tower.info.packed_bytes if model.tower is not None else 0
     if model.tower is not None:
         most = most_patches(model.tower, asked or context)
-        packed_bytes += bytes_for(model.tower.config, most, settings.threads or 1)
+        kv_type_of_tower = kv_type_of(model.tower.weights)
+        packed_bytes += bytes_for(model.tower.config, most, settings.threads or 1, kv_type_of_tower)
         packed_bytes += settings.image_cache_memory
     block_bytes = layout.block_bytes + (draft.block_bytes if draft else 0)
     kv = _choose(settings, layout, windows, limit, asked or context, packed_bytes, block_bytes)

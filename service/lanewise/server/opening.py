@@ -160,6 +160,7 @@ def load_weights(
                 weights=settings.tower_weights,
                 isa=settings.isa,
                 threads=threads,
+                load=settings.load,
                 placement=placement,
             )
         except BaseException:

@@ -16,6 +16,7 @@ from lanewise.settings.commands import (
     FamiliesSettings,
     InspectSettings,
     ListSettings,
+    PackedSettings,
     PackSettings,
     PerplexitySettings,
     PlanSettings,
@@ -34,6 +35,7 @@ from lanewise.settings.knobs import (
     ModelSettings,
     Settings,
     SourceSettings,
+    TowerSettings,
     WeightSettings,
 )
 from lanewise.settings.reading import (
@@ -65,6 +67,7 @@ __all__ = [
     "ListSettings",
     "ModelSettings",
     "PackSettings",
+    "PackedSettings",
     "PerplexitySettings",
     "PlanSettings",
     "PullSettings",
@@ -75,6 +78,7 @@ __all__ = [
     "SettingsError",
     "SourceSettings",
     "StoreSettings",
+    "TowerSettings",
     "VerifySettings",
     "WeightSettings",
     "add_arguments",

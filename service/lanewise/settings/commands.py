@@ -24,6 +24,7 @@ from lanewise.settings.knobs import (
     ModelSettings,
     Settings,
     SourceSettings,
+    TowerSettings,
     WeightSettings,
 )
 
@@ -203,17 +204,21 @@ class PlanSettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackSettings(WeightSettings):
-    """What ``lanewise pack`` can be told."""
+class PackedSettings(TowerSettings):
+    """What commands understand that write directories of our own."""
 
-    output: str | None = knob(None, TEXT, "directory to write, which must be new or empty", "-o")
-    text_only: bool = knob(
-        False, SWITCH, "leave out what reads pictures, which packed directories do not hold yet"
-    )
+    text_only: bool = knob(False, SWITCH, "leave out what reads pictures")
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizeSettings(ComputeSettings):
+class PackSettings(WeightSettings, PackedSettings):
+    """What ``lanewise pack`` can be told."""
+
+    output: str | None = knob(None, TEXT, "directory to write, which must be new or empty", "-o")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings(ComputeSettings, PackedSettings):
     """What ``lanewise quantize`` can be told."""
 
     output: str | None = knob(

@@ -81,6 +81,24 @@ class WeightSettings(ComputeSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TowerSettings(SourceSettings):
+    """What commands understand that load a tower beside a model."""
+
+    mmproj: str | None = knob(
+        None,
+        TEXT,
+        "mmproj file of a GGUF model, with what makes it see pictures; looked for beside the model"
+        " when not given",
+    )
+    tower_weights: str | None = knob(
+        None,
+        choice("q8_0"),
+        "type to hold the matrices in that read pictures, quantized while loading; the file's when"
+        " not given",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSettings(WeightSettings):
     """What every command that runs a model understands."""
 
@@ -129,7 +147,7 @@ class ModelSettings(WeightSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ModelSettings):
+class Settings(ModelSettings, TowerSettings):
     """What ``lanewise serve`` can be told."""
 
     served_model_name: tuple[str, ...] = knob(
@@ -367,18 +385,6 @@ class Settings(ModelSettings):
     )
     chat_template: str | None = knob(
         None, TEXT, "file with a jinja chat template to use instead of the model's"
-    )
-    mmproj: str | None = knob(
-        None,
-        TEXT,
-        "mmproj file of a GGUF model, with what makes it see pictures; looked for beside the model"
-        " when not given",
-    )
-    tower_weights: str | None = knob(
-        None,
-        choice("q8_0"),
-        "type to hold the matrices in that read pictures, quantized while loading; the file's when"
-        " not given",
     )
     hf_overrides: Mapping[str, object] | None = knob(
         None,

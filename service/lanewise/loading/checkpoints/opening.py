@@ -87,7 +87,7 @@ def open_directory(
             )
         mtp = False
     if packed:
-        opened = open_packed(path, fields, mtp)
+        opened = open_packed(path, fields, mtp, tower)
     else:
         opened = open_hugging_face(path, fields, pooling, mtp, tower)
     try:

@@ -17,12 +17,15 @@ from lanewise.loading.families.table import FAMILIES
 from lanewise.loading.files.safetensors import SafetensorsFile, SafetensorsTensor
 from lanewise.loading.programs.binding import bind_tensors
 from lanewise.loading.programs.stored_program import AGAIN, read_first_version, read_program
+from lanewise.loading.towers.stored import NAME as TOWER
+from lanewise.loading.towers.stored import add_stored_tower
 from lanewise.loading.vocabulary.tokenizer_files import model_name, read_tokenizer_files
 
 METHOD = "lanewise"
 FORMAT_VERSION = 2
 FIRST_VERSION = 1  # can still be read
 WEIGHTS = "model.safetensors"
+TOWER_WEIGHTS = "tower.safetensors"  # of a model that sees
 ALIGNMENT = 64
 ROWS = "rows"  # layout of quantized files: rows in their storage type
 
@@ -33,10 +36,13 @@ def is_packed(config: Fields) -> bool:
     return isinstance(found, Mapping) and found.get("quant_method") == METHOD
 
 
-def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpoint:
+def open_packed(
+    path: Path, config: Fields, mtp: bool | None = False, tower: bool = True
+) -> Checkpoint:
     """Open a packed or quantized directory; without ``mtp`` the prediction head is left out.
 
-    With None the head is read if it is there. ModelFileError for anything that cannot be served.
+    Without ``tower`` a tower is left out. With None the head is read if it is there. ModelFileError
+    for anything that cannot be served.
     """
     packed = Fields(config.values["quantization_config"], f"{config.source}: quantization_config")
     if packed.integer("version") not in (FIRST_VERSION, FORMAT_VERSION):
@@ -45,10 +51,7 @@ def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpo
     try:
         model_config = read_config(packed, len(file.tensors))
         tokenizer = read_tokenizer_files(path, model_config.vocab_size)
-        numerics = read_numerics(file)
-        sources: Sources = {
-            name: source_tensor(file, tensor, numerics) for name, tensor in file.tensors.items()
-        }
+        sources = sources_of(file)
         if mtp and not model_config.has_mtp:
             raise ModelFileError(
                 f"{path}: mtp asks for a multi-token prediction head, which this directory does not"
@@ -61,7 +64,32 @@ def open_packed(path: Path, config: Fields, mtp: bool | None = False) -> Checkpo
         file.close()
         raise
     name, is_on_huge_pages = model_name(path), file.file.is_on_huge_pages
-    return Checkpoint(path, name, model_config, tensors, tokenizer, file.close, is_on_huge_pages)
+    opened = Checkpoint(path, name, model_config, tensors, tokenizer, file.close, is_on_huge_pages)
+    if tower and packed.is_set(TOWER):
+        try:
+            add_tower(opened, packed)
+        except BaseException:
+            opened.close()
+            raise
+    return opened
+
+
+def add_tower(opened: Checkpoint, packed: Fields) -> None:
+    """Give a checkpoint the tower that lies beside its weights."""
+    file = SafetensorsFile(opened.path / TOWER_WEIGHTS)
+    try:
+        add_stored_tower(opened, packed, sources_of(file), file.close)
+        assert opened.tower is not None
+        opened.tower.is_on_huge_pages = file.file.is_on_huge_pages
+    except BaseException:
+        file.close()
+        raise
+
+
+def sources_of(file: SafetensorsFile) -> Sources:
+    """Return the tensors of a weights file by name."""
+    numerics = read_numerics(file)
+    return {name: source_tensor(file, tensor, numerics) for name, tensor in file.tensors.items()}
 
 
 def read_numerics(file: SafetensorsFile) -> int | None:

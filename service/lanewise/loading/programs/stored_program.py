@@ -19,6 +19,7 @@ from lanewise.loading.base.program import (
     Gated,
     Layer,
     ModelConfig,
+    Patches,
     Pooling,
     Rope,
 )
@@ -35,6 +36,7 @@ LAYER_FLAGS = (
     "mtp",
     "clamps",
 )
+MAY_BE_0 = ("rope", "shared_size", "kv_layer", "vocab_size")  # numbers; a tower reads no tokens
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")
 # Fields of version 1, in which all layers were alike.
 FIRST_FIELDS = {
@@ -64,6 +66,8 @@ def program_as_json(config: ModelConfig) -> dict[str, Any]:
     if config.pooling is not None:
         dense = [_as_json(one) for one in config.pooling.dense]
         stored["pooling"] = _as_json(config.pooling) | {"dense": dense}
+    if config.patches is not None:
+        stored["patches"] = _as_json(config.patches)
     return stored | {"ropes": [_as_json(rope) for rope in config.ropes], "layers": layers}
 
 
@@ -85,6 +89,11 @@ def read_program(stored: Fields) -> ModelConfig:
     known: dict[str, Any] = {"ropes": ropes, "layers": layers}
     if stored.is_set("pooling"):
         known["pooling"] = _pooling(stored)
+    if stored.is_set("patches"):
+        value = stored.values["patches"]
+        if not isinstance(value, Mapping):
+            raise stored.fail("patches", "an object")
+        known["patches"] = _record(Patches, Fields(value, f"{stored.source}: patches"))
     config = _record(ModelConfig, stored, **known)
     return check_program(config, stored.source)
 
@@ -155,14 +164,26 @@ def _value(fields: Fields, name: str, hint: str) -> Any:
         return None
     first = hint.removesuffix(" | None")
     if first == "int":
-        return fields.integer(name, least=0 if name in ("rope", "shared_size", "kv_layer") else 1)
+        return fields.integer(name, least=0 if name in MAY_BE_0 else 1)
     if first == "float":
         return fields.number(name)
     if first == "bool":
         return fields.flag(name, default=False)
     if first == "str":
         return fields.text(name)
+    if first in ("tuple[int, ...]", "tuple[float, float, float]"):
+        return _from_0(fields, name, whole=first == "tuple[int, ...]")
     return _numbers(fields, name, pair=first == "tuple[float, int]")
+
+
+def _from_0(fields: Fields, name: str, whole: bool) -> tuple[float | int, ...]:
+    """Numbers that may be 0: whole ones, or three."""
+    found = fields.values[name]
+    kinds = (int,) if whole else (int, float)
+    is_list = isinstance(found, list) and (whole or len(found) == 3)
+    if not is_list or not all(type(item) in kinds and 0 <= item < 2**31 for item in found):
+        raise fields.fail(name, f"a list of {'whole' if whole else 'three'} numbers from 0")
+    return tuple(found) if whole else tuple(map(float, found))
 
 
 def _numbers(fields: Fields, name: str, pair: bool) -> tuple[float | int, ...]:

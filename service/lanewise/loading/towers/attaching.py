@@ -40,30 +40,51 @@ def attach(opened: Checkpoint, found: Found, close: Callable[[], None] = lambda:
     assert config.pooling is not None
     assert config.patches is not None
     text = text_beside(opened, found, len(config.patches.taps))
-    outputs = config.pooling.dense[-1].outputs
-    if outputs != text.hidden_size:
-        raise ModelFileError(
-            f"{path}: its rows have {outputs} values; {opened.path} reads rows of"
-            f" {text.hidden_size}"
-        )
+    check_width(config, text, path, opened.path)
     named = TowerTensors(file.tensors, file.column)
     (tower.gguf_tensors if file.is_gguf else tower.hf_tensors)(named, config)
     interleaved = file.is_gguf and tower.gguf_interleaved_rope
     tensors = bind_tensors(config, named.out, file.column, interleaved, str(path))
     opened.config = text
-    opened.tower = Checkpoint(path, opened.name, config, tensors, opened.tokenizer, close)
+    made = Checkpoint(path, opened.name, config, tensors, opened.tokenizer, close)
+    give_tower(opened, made, tower, found.family, found.image_token_id, found.preprocessor)
+
+
+def give_tower(
+    opened: Checkpoint,
+    made: Checkpoint,
+    tower: Tower,
+    family: str,
+    image_token_id: int | None,
+    preprocessor: Mapping[str, Any],
+) -> None:
+    """Give a checkpoint, whose program is that beside a tower, the checkpoint of a tower."""
+    config = made.config
+    assert config.patches is not None
+    check_width(config, opened.config, made.path, opened.path)
+    opened.tower = made
     opened.vision = VisionFacts(
-        family=found.family,
+        family=family,
         patch_size=config.patches.side,
         merge=config.patches.merge,
         image_size=config.patches.side * isqrt(config.n_positions),
-        image_token_id=found.image_token_id,
-        preprocessor=found.preprocessor,
+        image_token_id=image_token_id,
+        preprocessor=preprocessor,
         n_axes=tower.n_axes,
         row_token_id=tower.row_token_id,
-        both_ways=both_ways_of(text),
+        both_ways=both_ways_of(opened.config),
     )
-    opened.also_close(opened.tower.close)
+    opened.also_close(made.close)
+
+
+def check_width(tower: ModelConfig, text: ModelConfig, path: Path, text_path: Path) -> None:
+    """Raise ModelFileError unless a tower's rows are as wide as the language model reads them."""
+    assert tower.pooling is not None
+    outputs = tower.pooling.dense[-1].outputs
+    if outputs != text.hidden_size:
+        raise ModelFileError(
+            f"{path}: its rows have {outputs} values; {text_path} reads rows of {text.hidden_size}"
+        )
 
 
 def text_beside(opened: Checkpoint, found: Found, n_taps: int) -> ModelConfig:

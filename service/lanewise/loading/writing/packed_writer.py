@@ -17,11 +17,13 @@ from lanewise.loading.checkpoints.packed_checkpoint import (
     ALIGNMENT,
     FORMAT_VERSION,
     METHOD,
+    TOWER_WEIGHTS,
     WEIGHTS,
     TensorNote,
 )
 from lanewise.loading.pooling.sentence_transformers import files_of
 from lanewise.loading.programs.stored_program import program_as_json
+from lanewise.loading.towers.stored import tower_as_json
 from lanewise.loading.vocabulary.gguf_text import TEXT_KEYS
 from lanewise.loading.vocabulary.tokenizer_files import GGUF_TOKENIZER, JSON_FILES
 
@@ -33,20 +35,28 @@ def check_folder(folder: Path) -> None:
 
 
 def write_packed(
-    folder: Path, checkpoint: Checkpoint, tensors: Sequence[Tensor], level: str
+    folder: Path,
+    checkpoint: Checkpoint,
+    tensors: Sequence[Tensor],
+    level: str,
+    tower: Sequence[Tensor] = (),
 ) -> int:
     """Write packed ``tensors`` and the small files of ``checkpoint``; returns the weights' bytes.
 
-    The folder must be new or empty; after an error it is emptied again.
+    ``tower`` has those of its tower, if it has one. The folder must be new or empty; after an
+    error it is emptied again.
     """
     check_folder(folder)
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         size = write_weights(folder / WEIGHTS, tensors, level)
+        if tower:
+            size += write_weights(folder / TOWER_WEIGHTS, tower, level)
         write_tokenizer(folder, checkpoint)
         # last: it makes the model complete
-        write_json(folder / "config.json", packed_config(checkpoint))
+        config = packed_config(checkpoint, **tower_as_json(checkpoint))
+        write_json(folder / "config.json", config)
     except BaseException:
         for path in folder.iterdir():
             with suppress(OSError):
