@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
+from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
@@ -130,6 +131,51 @@ def test_heads_are_what_their_definition_says_and_change_no_bit(part):
     assert unclear <= N_PROGRAMS // PARTS // 5
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_row_in_the_place_of_an_embedding_reaches_the_head(quantized, tokens):
+    """Rows that are embeddings change no bit, others do; positions turn the head's keys as well."""
+    rng = np.random.default_rng(11)
+    config = random_model(rng, 2)
+    weights = random_weights(rng, config)
+    first, n = 5, 12  # tokens that have rows
+    [embedding] = [values for key, values in weights.items() if key[0] is Role.TOKEN_EMBEDDING]
+    own = np.stack([embedding[token] for token in tokens[first : first + n]]).astype(np.float32)
+    others = own[::-1].copy()
+
+    def run(rows, chunk, shift=0):
+        kinds = {"weights": "q8_0"} if quantized else {}
+        with (
+            Model.load(checkpoint(config, weights), **kinds) as model,
+            open_session(model, threads=2) as session,
+        ):
+            logits = []
+            for at in range(0, 30, chunk):
+                now = tokens[at : min(at + chunk, 30)]
+                begin, end = max(at, first), min(at + len(now), first + n)
+                batch = Batch(now, [0, len(now)], [at], TABLES, range(len(now)), table_rows=[1])
+                if rows is not None and begin < end:
+                    batch.rows = [(begin - at, rows[begin - first : end - first])]
+                batch.positions = np.tile(np.arange(at, at + len(now), dtype=np.uint32), (3, 1))
+                batch.positions[:, np.arange(at, at + len(now)) >= first + n] += shift
+                logits.append(session.step(batch).copy())
+            found = []
+            for length, token in enumerate(tokens[30:33]):
+                batch = Batch([token], [0, 1], [30 + length], TABLES, [0], table_rows=[1])
+                batch.runs = RUN_HEAD_AGAIN if length else RUN_HEAD
+                batch.positions = np.full((3, 1), 30 + length + shift, np.uint32)
+                found.append(session.step(batch)[0].copy())
+            return np.concatenate(logits).tobytes(), np.stack(found).tobytes()
+
+    seen = run(others, 30)
+    assert run(others, 7) == seen
+    assert run(others, 1) == seen
+    plain = run(None, 30)
+    assert seen[1] != plain[1]
+    assert run(others, 30, shift=9)[1] != seen[1]
+    if not quantized:
+        assert run(own, 30) == plain
+
+
 @pytest.fixture
 def model():
     rng = np.random.default_rng(11)
@@ -237,6 +283,7 @@ def test_what_cannot_be_asked_of_a_head_is_refused(model, tokens):
         (two, "sequence 0 has 2 tokens behind 5"),
         ({"logit_rows": []}, "0 rows of logits and 0 copies of states"),
         ({"state_copies": [(0, 1)]}, "1 rows of logits and 1 copies of states"),
+        ({"rows": [(0, np.zeros((1, 64), np.float32))]}, "rows must be NULL for a prediction head"),
         ({"accepted": [1]}, "1 guesses of sequence 0 are accepted, its place remembers 0"),
     ]
     with open_session(model) as session:

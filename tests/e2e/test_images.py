@@ -8,9 +8,10 @@ from pathlib import Path
 import openai
 import pytest
 
+from lanewise import cli
 from pictures import encoded, picture
 from seeing_models import SEEING, write_seeing_model
-from serving import lanewise_server, metric
+from serving import lanewise_server, metric, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.native]
 
@@ -123,3 +124,51 @@ def test_a_stored_prompt_is_that_of_its_own_images(tmp_path):
     again = answers(*store)
     assert [tokens for tokens, _ in again] == [tokens for tokens, _ in expected]
     assert all(found >= 5 * 32 for _, found in again)
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_a_head_that_guesses_changes_no_answer_to_images(tmp_path):
+    model = write_seeing_model(tmp_path / "seeing", "qwen3_5", head=True)
+    goldens = [golden for golden in ANSWERS if golden["family"] == "qwen3_5"]
+    settings = (
+        "--threads",
+        "1",
+        "--kv-cache-dtype",
+        "f32",
+        "--max-step-tokens",
+        "7",
+        "--max-seqs",
+        "2",
+    )
+    with (
+        lanewise_server(str(model), "--draft", "mtp", *settings) as url,
+        openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as sdk,
+    ):
+
+        def are_right() -> None:
+            for golden in goldens:
+                answer = sdk.chat.completions.create(**ask(golden))
+                assert tokens_of(answer) == golden["tokens"]
+                assert answer.usage.prompt_tokens == golden["n_prompt"]
+
+        def has_guessed() -> bool:
+            are_right()
+            return metric(url, "vllm:spec_decode_num_draft_tokens_total") > 20
+
+        wait_for(has_guessed, "guesses")
+        are_right()
+
+
+@pytest.mark.usefixtures("_native_library")
+def test_a_packed_model_answers_the_same(tmp_path):
+    model = write_seeing_model(tmp_path / "seeing", "qwen3_vl")
+    assert cli.main(["pack", str(model), "-o", str(tmp_path / "packed")]) == 0
+    golden = next(golden for golden in ANSWERS if golden["family"] == "qwen3_vl")
+    settings = "--threads", "1", "--kv-cache-dtype", "f32", "--load", "map"
+    with (
+        lanewise_server(str(tmp_path / "packed"), *settings) as url,
+        openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as sdk,
+    ):
+        answer = sdk.chat.completions.create(**ask(golden, model="packed"))
+        assert tokens_of(answer) == golden["tokens"]
+        assert answer.usage.prompt_tokens == golden["n_prompt"]

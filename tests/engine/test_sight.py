@@ -11,9 +11,11 @@ from lanewise.engine.base.picture import Picture, PictureRules, Span
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Budget, Step, Turn
+from lanewise.engine.guessing.draft_model import DraftModel
+from lanewise.engine.guessing.prediction_head import PredictionHead
 from lanewise.engine.scheduling.sight import LEAST_S, MOST_S
 from lanewise.engine.steps.picture_arrays import positions_of, sees_of
-from lanewise.runtime import BLOCK_TOKENS
+from lanewise.runtime import BLOCK_TOKENS, Batch, Sampled
 from tower_models import positions_with
 from toy_server import CONFIG, make_engine, metric, outputs_of
 from toy_tower import SIDE, ToyTower
@@ -157,6 +159,61 @@ def test_positions_count_rows_and_columns_of_pictures():
             assert found is not None
             assert (found == wanted[:, first : first + count]).all()
     assert positions_of(turn_of(Scheduled(request()), 0, 5)) is None
+
+
+class Recording:
+    """A model whose head says 7."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def step_and_draw(self, batch: Batch, draws: list) -> list[Sampled]:
+        self.batches.append(batch)
+        return [Sampled(7, 0.0) for _ in draws]
+
+
+def test_a_head_guesses_behind_the_positions_of_pictures():
+    asked, plain = request(picture(1, 4, 5), n_before=7), request()
+    config = replace(CONFIG, vocab_size=100, pictures=PictureRules(n_axes=3))
+    head = PredictionHead(runner := Recording(), config)
+    sequences = [Scheduled(asked), Scheduled(plain)]
+    for sequence in sequences:
+        sequence.tokens = [*sequence.request.prompt, 1, 2]
+    tables = np.zeros((2, 4), np.uint32)
+    wanted = [(one, head.reader(one), 2) for one in sequences]
+    assert head.guess(wanted, tables) == [[7, 7], [7, 7]]
+    n = len(sequences[0].tokens)
+    ends = positions_with([7], [(4, 5)], n + 1)[:, -2:]
+    for length, batch in enumerate(runner.batches):
+        place = len(sequences[1].tokens) - 1 + length
+        assert batch.positions.tolist() == [[one, place] for one in ends[:, length].tolist()]
+    head.guess(wanted[1:], tables)
+    assert runner.batches[-1].positions is None
+
+
+def test_guesses_change_no_answer_to_pictures():
+    """By the text, which has placeholders in it, and none by a draft model, which does not see."""
+    asked = [
+        replace(request(picture(seed)), params=replace(PARAMS, max_tokens=200), max_draft=None)
+        for seed in range(3)
+    ]
+    with Running() as running:
+        wanted = [running.tokens(one)[0] for one in asked]
+    with Running(max_draft=6) as running:
+        again = [replace(one, expected=tokens) for one, tokens in zip(asked, wanted, strict=True)]
+        assert [running.tokens(one)[0] for one in again] == wanted
+        assert metric(running.engine, "vllm:spec_decode_num_accepted_tokens_total") > 0
+    draft = DraftModel(
+        Recording(),
+        vocab_size=100,
+        usable_ids=range(100),
+        context_length=500,
+        max_step_tokens=64,
+        prefix_cache=False,
+        n_blocks=4,
+    )
+    assert draft.room(Scheduled(asked[0])) == 0
+    assert draft.room(Scheduled(request())) > 0
 
 
 def test_pictures_that_see_ahead_are_in_one_step():

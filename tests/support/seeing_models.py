@@ -6,13 +6,14 @@ What transformers answers about pictures is in tests/golden/images/answers.json.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from family_models import write_model
+from family_models import Arrays, FamilyModel, values_of, write_model
 from lanewise.loading.vocabulary.byte_letters import BYTE_OF_CHAR
 from tower_models import IMAGE, tower_model
 
@@ -139,10 +140,40 @@ def tokenizer(family: str = "idefics3") -> Tokenizer:
     return made
 
 
-def write_seeing_model(folder: Path, family: str = "idefics3") -> Path:
-    """The directory of a model."""
+def guessing_head(model: FamilyModel) -> Arrays:
+    """A head of Qwen 3.5's kind that predicts further tokens, like the last layer."""
+    last, hidden = "model.language_model.layers.3.", model.config["text_config"]["hidden_size"]
+    shapes = {
+        name.replace(last, "mtp.layers.0."): tensor.shape
+        for name, tensor in model.tensors.items()
+        if name.startswith(last)
+    }
+    norms = "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"
+    shapes |= {f"mtp.{name}.weight": (hidden,) for name in norms}
+    shapes |= {"mtp.fc.weight": (hidden, 2 * hidden)}
+    return {name: values_of(name, shape) for name, shape in shapes.items()}
+
+
+def with_head(model: FamilyModel, wide: int = 1 << 13) -> FamilyModel:
+    """The same model with a head, and with FFNs so wide that a row more costs a step little.
+
+    The further values are zeros.
+    """
+    tensors = model.tensors | guessing_head(model)
+    for name, tensor in tensors.items():
+        if ".mlp." in name and "visual" not in name:
+            axis = 1 if "down" in name else 0
+            more = [(0, 0), (0, 0)]
+            more[axis] = (0, wide - tensor.shape[axis])
+            tensors[name] = np.pad(tensor, more)
+    text = model.config["text_config"] | {"intermediate_size": wide}
+    return replace(model, tensors=tensors, config=model.config | {"text_config": text})
+
+
+def write_seeing_model(folder: Path, family: str = "idefics3", head: bool = False) -> Path:
+    """The directory of a model, perhaps with a head that guesses."""
     seeing = SEEING[family]
-    model = tower_model(family)
+    model = with_head(tower_model(family)) if head else tower_model(family)
     config = model.config
     if family == "gemma4_large":  # all of an image is within a window
         config = config | {"text_config": config["text_config"] | {"sliding_window": 96}}

@@ -113,8 +113,8 @@ typedef struct lw_batch {
     const uint32_t* accepted;      // [n_seqs] at most the guesses that the sequence's place remembers; NULL = 0
     lw_runs runs;
     // [query_start[n_seqs]] the row of hidden_size floats (lw_model_config.n_taps) that stands for the embedding of a
-    // token, or NULL; NULL = no token has one. Its token id counts for per-layer values only. Refused where there is a
-    // prediction head.
+    // token, or NULL; NULL = no token has one. Its token id counts for per-layer values only. NULL where the
+    // prediction head runs alone.
     const float* const* rows;
     // [LW_AXES][query_start[n_seqs]] positions of tokens for RoPE, at most 2^31; NULL = the token's index, on all axes
     const uint32_t* positions;

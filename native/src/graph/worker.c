@@ -81,6 +81,17 @@ static void normalize_by(const lw_worker* w, float* out, const float* x, const f
         w->ops->rmsnorm(out, x, weight, n, eps);
 }
 
+void lw_embed_row(const lw_worker* w, size_t row, float* x) {
+    const size_t hidden = w->c->hidden_size;
+    const float* const* given = w->step->batch->rows;
+    if (given != NULL && given[row] != NULL) {
+        memcpy(x, given[row], hidden * sizeof(float));
+        return;
+    }
+    lw_unpack_row(&w->model->embedding, w->b->token[row], x);
+    for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
+}
+
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias,
                       size_t n) {
     normalize_by(w, out, x, weight, bias, n, w->c->rms_norm_eps);

@@ -89,6 +89,8 @@ typedef struct lw_norm {
 lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order);
 lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order);
 
+// The row that is given in the place of a token's embedding, or the embedding, scaled.
+void lw_embed_row(const lw_worker* w, size_t row, float* x);
 // Normalizes one row by the model's kind of norm; out may be x.
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias, size_t n);
 // The norm of the residual stream as floats and, if `quantized`, its codes.

@@ -108,8 +108,7 @@ static void make_input(lw_worker* w, const lw_layer* head, size_t row, float* ou
     const size_t hidden = w->c->hidden_size;
     const float* before = row_before(w, row);
     float* embedding = w->scratch;
-    lw_unpack_row(&w->model->embedding, w->b->token[row], embedding);
-    for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) embedding[i] *= w->c->embedding_scale;
+    lw_embed_row(w, row, embedding);
     lw_normalize_row(w, out, embedding, head->mtp_embedding_norm, NULL, hidden);
     if (before != NULL)
         lw_normalize_row(w, out + hidden, before, head->mtp_hidden_norm, NULL, hidden);

@@ -128,6 +128,8 @@ static lw_status check_head(const lw_session* s, const lw_batch* b) {
     if (b->runs == LW_RUN_MODEL) return LW_OK;
     if (lw_model_mtp(s->model) == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0: the model has no prediction head", (int)b->runs);
+    if (b->rows != NULL)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: rows must be NULL for a prediction head, which reads tokens");
     if (b->n_logits != b->n_seqs || b->n_state_copies > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "batch: %u rows of logits and %u copies of states, of a prediction head must be %u and 0",
@@ -188,8 +190,6 @@ static lw_status check_batch(const lw_session* s, const lw_batch* b) {
     LW_RETURN_IF_FAILED(check_logit_rows(s, b, tokens));
     LW_RETURN_IF_FAILED(check_copies(s, b));
     LW_RETURN_IF_FAILED(check_head(s, b));
-    if (b->rows != NULL && lw_model_mtp(s->model) != NULL)
-        return lw_fail(LW_ERR_ARGUMENT, "batch: rows must be NULL where the model has a prediction head");
     LW_RETURN_IF_FAILED(check_states(s, b));
     LW_RETURN_IF_FAILED(check_sees(s, b));
     LW_RETURN_IF_FAILED(check_positions(b, tokens));

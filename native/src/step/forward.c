@@ -41,24 +41,12 @@ static void add_embeddings(lw_worker* w, size_t row, float* x) {
     }
 }
 
-// The row that is given in the place of the token's embedding, or the embedding.
-static void embed_row(lw_worker* w, size_t row, float* x) {
-    const size_t hidden = w->c->hidden_size;
-    const float* const* given = w->step->batch->rows;
-    if (given != NULL && given[row] != NULL) {
-        memcpy(x, given[row], hidden * sizeof(float));
-        return;
-    }
-    lw_unpack_row(&w->model->embedding, w->b->token[row], x);
-    for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
-}
-
 static void embed(lw_worker* w) {
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* x = w->b->x + row * hidden;
-        embed_row(w, row, x);
+        lw_embed_row(w, row, x);
         add_embeddings(w, row, x);
         fill_angles(w, row);
         lw_charge_row(w, LW_OP_EMBED, hidden + 2 * w->s->widths.angles, 0);

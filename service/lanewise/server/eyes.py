@@ -23,18 +23,12 @@ def make_eyes(
     vision: VisionFacts | None,
     tokenizer: Tokenizer,
     windows: Sequence[int | None],
-    *,
-    has_head: bool,
 ) -> Callable[[Sandbox], Eyes] | None:
     """What reads images in a sandbox; None, with a line in the log, where none can be read.
 
-    ``windows`` are the tokens that each sees, itself included, in the model's layers. A model that
-    ``has_head`` guesses by a head of its own, which reads no rows.
+    ``windows`` are the tokens that each sees, itself included, in the model's layers.
     """
     if vision is None:
-        return None
-    if has_head:
-        logger.warning("images are refused: the model's own head guesses; accepted: no --draft mtp")
         return None
     if importlib.util.find_spec("PIL") is None:
         logger.warning("images are refused: Pillow is not installed (extra `vision`)")

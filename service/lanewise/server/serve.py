@@ -71,8 +71,7 @@ def serve(
                 models.enter_context(draft.model)
             adapters = make_adapters(settings, model)
             windows = model.kv_layout("f32", groups_by_window=True).windows
-            has_head = model.config.has_mtp
-            see = make_eyes(settings, model.vision, tokenizer, windows, has_head=has_head)
+            see = make_eyes(settings, model.vision, tokenizer, windows)
             engine = make_engine(
                 *(settings, model, draft, tokenizer, threads, limit, adapters),
                 sees=see is not None,

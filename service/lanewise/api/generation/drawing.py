@@ -125,8 +125,7 @@ def make_requests(
             priority=ask.priority,
             client=client,
             adapter=adapter,
-            # What guesses has no tower, or would read placeholders.
-            max_draft=0 if prompt.pictures else ask.sampling.max_draft,
+            max_draft=ask.sampling.max_draft,
             grammar=grammar,
             pictures=prompt.pictures,
             expected=expected,

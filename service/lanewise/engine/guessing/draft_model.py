@@ -113,7 +113,12 @@ class DraftModel:
         return Reader(draft_sampling(sequence, self._mask, self._vocab_size))
 
     def room(self, sequence: Scheduled) -> int:
-        """How many tokens can be guessed before the draft model's context ends."""
+        """How many tokens can be guessed before the draft model's context ends.
+
+        None with pictures: it has no tower, and would read placeholders.
+        """
+        if sequence.request.pictures:
+            return 0
         return max(0, self._context_length - len(sequence.tokens))
 
     def guess(

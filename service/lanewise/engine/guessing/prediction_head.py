@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.base.config import EngineConfig
+from lanewise.engine.base.positions import Uint32s, positions_at
 from lanewise.engine.base.runner import ModelRunner
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.sampling import allowed_mask
@@ -32,6 +33,7 @@ class PredictionHead:
         usable = [id_ for id_ in range(config.vocab_size) if id_ not in unused]
         self._mask = allowed_mask(config.vocab_size, usable)
         self._most_tokens = config.max_model_len
+        self._n_axes = config.pictures.n_axes
 
     def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
@@ -68,6 +70,7 @@ class PredictionHead:
                 block_tables=block_tables,
                 logit_rows=range(len(live)),
                 table_rows=[one.table_row for one in sequences],
+                positions=self._positions(sequences, length),
                 accepted=None if length else [one.n_accepted for one in sequences],
                 runs=RUN_HEAD_AGAIN if length else RUN_HEAD,
             )
@@ -81,6 +84,13 @@ class PredictionHead:
                 guessed[place].append(one.token)
             self.costs.note(len(live), time.perf_counter() - began)
         return guessed
+
+    def _positions(self, sequences: Sequence[Scheduled], length: int) -> Uint32s | None:
+        """Positions of what is fed, so many tokens behind the last known; None: the places."""
+        if self._n_axes == 1 or not any(one.request.pictures for one in sequences):
+            return None
+        found = [positions_at(one, len(one.tokens) - 1 + length, 1) for one in sequences]
+        return np.concatenate(found, axis=1)
 
     def close(self) -> None:
         """Do nothing: the engine owns the session."""
