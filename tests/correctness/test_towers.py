@@ -23,8 +23,18 @@ from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.tower import Pixels, Tower
 from opened_models import ISA
 from tiny_models import tiny_model, write_gguf
-from tower_gguf import write_mmproj
-from tower_models import CASES, GOLDEN, IMAGE, pictures, positions_with, prompt_with, tower_model
+from tower_gguf import write_both, write_mmproj
+from tower_models import (
+    CASES,
+    COUNTS,
+    GOLDEN,
+    IMAGE,
+    more_pictures,
+    pictures,
+    positions_with,
+    prompt_with,
+    tower_model,
+)
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
@@ -78,11 +88,26 @@ def chunks_of(n: int, most: int, spans: list[tuple[int, int]]) -> list[int]:
     return [*found, n]
 
 
-def logits_of(
-    session: Session,
-    case: tuple[list[int], list[int], list[np.ndarray], np.ndarray | None, bool],
-    chunk: int,
-) -> np.ndarray:
+# Token ids, where pictures begin, their rows, positions if not by place, whether they see ahead.
+Case = tuple[list[int], list[int], list[np.ndarray], np.ndarray | None, bool]
+
+
+def case_of(checkpoint: Checkpoint, parts: list[Pixels], rows: list[np.ndarray]) -> Case:
+    """A text with pictures as a model reads it."""
+    vision = checkpoint.vision
+    assert vision is not None
+    ids, firsts = prompt_with([len(one) for one in rows])
+    positions = None
+    if vision.n_axes > 1:
+        side = vision.patch_size * vision.merge
+        grids = [(part.shape[0] // side, part.shape[1] // side) for part in parts]
+        positions = positions_with(firsts, grids, len(ids))
+    if vision.row_token_id is not None:
+        ids = [vision.row_token_id if i == IMAGE else i for i in ids]
+    return ids, firsts, rows, positions, vision.both_ways != "none"
+
+
+def logits_of(session: Session, case: Case, chunk: int) -> np.ndarray:
     """Logits of a text with rows in it, ``chunk`` tokens a step, or a whole picture if it must."""
     ids, firsts, rows, positions, sees_ahead = case
     blocks, found = list(range(len(ids) // 32 + 1)), []
@@ -133,28 +158,20 @@ def test_rows_are_those_of_transformers(name: str, path: Path) -> None:
         ends = np.cumsum([len(rows) for rows in expected])[:-1]
         for part, rows in zip(parts, np.split(together, ends), strict=True):
             assert np.array_equal(rows_of(tower, [part]), rows)
+        for number, part in enumerate(more_pictures(name)):
+            assert close(rows_of(tower, [part])[:, ::4], ARRAYS[f"{name}/more{number}"], ROWS)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_of_texts_with_pictures_are_those_of_transformers(name: str, path: Path) -> None:
     parts = pictures(name)
     with open_checkpoint(path) as checkpoint:
-        vision = checkpoint.vision
-        assert vision is not None
         with opened_tower(checkpoint) as tower:
             rows = [rows_of(tower, [part]) for part in parts]
         with opened_text(checkpoint) as session:
-            for n in (1, len(parts)):
-                ids, firsts = prompt_with([len(one) for one in rows[:n]])
-                positions = None
-                if vision.n_axes > 1:
-                    side = vision.patch_size * vision.merge
-                    grids = [(p.shape[0] // side, p.shape[1] // side) for p in parts[:n]]
-                    positions = positions_with(firsts, grids, len(ids))
-                if vision.row_token_id is not None:
-                    ids = [vision.row_token_id if i == IMAGE else i for i in ids]
-                case = (ids, firsts, rows[:n], positions, vision.both_ways != "none")
-                logits = logits_of(session, case, len(ids))
+            for n in COUNTS:
+                case = case_of(checkpoint, parts[:n], rows[:n])
+                logits = logits_of(session, case, len(case[0]))
                 shown = logits[:, :: 1 if n == 1 else 8]
                 assert close(shown, ARRAYS[f"{name}/logits{n}"], LOGITS)
                 for chunk in (1, 7):
@@ -211,6 +228,19 @@ def test_an_mmproj_file_has_the_rows_of_the_directory(
         assert np.array_equal(rows_of(tower, [part]), expected)
         assert checkpoint.vision is not None
         assert len(checkpoint.vision.preprocessor["image_std"]) == 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gguf_files_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    """The language model's and the tower's, as llama.cpp's converter writes them."""
+    parts = pictures(name)[:1]
+    with open_checkpoint(write_both(tower_model(name), tmp_path)) as checkpoint:
+        with opened_tower(checkpoint) as tower:
+            rows = [rows_of(tower, parts)]
+        with opened_text(checkpoint) as session:
+            case = case_of(checkpoint, parts, rows)
+            logits = logits_of(session, case, len(case[0]))
+    assert close(logits, ARRAYS[f"{name}/logits1"], LOGITS)
 
 
 @pytest.mark.reference

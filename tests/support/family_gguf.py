@@ -264,14 +264,15 @@ def write_gguf(
 ) -> Path:
     """Write a GGUF file of F32 tensors and return it.
 
-    ``changes`` are of its metadata, whose keys lack the architecture, and ``tensors`` are written
-    in the place of those that belong to it.
+    ``changes`` are of its metadata, whose keys lack the architecture but for the tokenizer's; None
+    leaves one out. ``tensors`` are written in the place of those that belong to it.
     """
     conversion = CONVERSIONS[model.name]
     writer = gguf.GGUFWriter(path, conversion.arch)
     for key, value in (metadata_of(model) | dict(changes or {})).items():
-        prefix = "" if key.startswith("xielu.") else f"{conversion.arch}."
-        add_value(writer, prefix + key, value)
+        prefix = "" if key.startswith(("xielu.", "tokenizer.")) else f"{conversion.arch}."
+        if value is not None:
+            add_value(writer, prefix + key, value)
     for name, array in (gguf_arrays(model) if tensors is None else tensors).items():
         writer.add_tensor(name, np.ascontiguousarray(array))
     write_out(writer)

@@ -40,7 +40,7 @@ def gemma3_metadata(config: Config) -> dict[str, Any]:
         "rope.freq_base": full["rope_theta"],
         "rope.freq_base_swa": sliding["rope_theta"],
         "rope.scaling.type": "linear",
-        "rope.scaling.factor": full["factor"],
+        "rope.scaling.factor": float(full.get("factor", 1.0)),
     }
 
 

@@ -10,10 +10,13 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from family_gguf import write_gguf
 from family_models import FamilyModel
 from gguf_values import add_value, interleave, write_out
+from lanewise.loading.towers.table import TOWERS
 from lanewise.loading.towers.tower import CLIP_STATISTICS
 from published_configs import Config
+from tower_models import IMAGE
 
 # Names in llama.cpp's files, by what transformers names them.
 SIGLIP_NAMES = {
@@ -298,3 +301,45 @@ def write_mmproj(model: FamilyModel, path: Path, **changes: Any) -> Path:
         writer.add_tensor(name, tensor)
     write_out(writer)
     return path
+
+
+# The language models by their cases in family_gguf.
+TEXTS = {
+    "idefics3": "llama",
+    "smolvlm": "llama",
+    "gemma3": "gemma3",
+    "qwen3_5": "qwen3_5",
+    "qwen3_vl": "qwen3",
+    "gemma4": "gemma4",
+    "gemma4_large": "gemma4",
+    "lfm2_vl": "lfm2",
+    "mistral3": "mistral",
+}
+OF_TOWERS = ("vision_", "visual.", "connector.", "multi_modal_projector.", "embed_vision.")
+AROUND_TEXT = ("model.", "language_model.", "text_model.", "model.")
+
+
+def text_tensors(model: FamilyModel) -> dict[str, NDArray[Any]]:
+    """Return the tensors of the language model, by the names that it has alone."""
+    found = {}
+    for name, tensor in model.tensors.items():
+        if name.removeprefix("model.").startswith(OF_TOWERS):
+            continue
+        for around in AROUND_TEXT:
+            name = name.removeprefix(around)
+        found[name if name.startswith("lm_head") else f"model.{name}"] = tensor
+    return found
+
+
+def write_both(model: FamilyModel, folder: Path) -> Path:
+    """Write a model's two GGUF files and return that of the language model."""
+    config = model.config["text_config"]
+    projector = KINDS[model.name][0]
+    image = next(tower.image_token for tower in TOWERS if tower.projector == projector)
+    tokens = [image if i == IMAGE else f"token {i}" for i in range(config["vocab_size"])]
+    changes = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens}
+    sections = (config.get("rope_parameters") or {}).get("mrope_section")
+    changes |= {"rope.dimension_sections": [*sections, 0]} if sections else {}
+    write_mmproj(model, folder / "mmproj-text.gguf")
+    text = FamilyModel(TEXTS[model.name], config, text_tensors(model))
+    return write_gguf(text, folder / "text.gguf", changes)

@@ -272,18 +272,31 @@ CASES["gemma4_large"] = CASES["gemma4"] | {
 }
 # Height and width of the pictures of a case, in the order in which a text has them.
 SIZES: dict[str, list[tuple[int, int]]] = {
-    "idefics3": [(32, 32)] * 3,
-    "smolvlm": [(54, 54)] * 3,
-    "gemma3": [(32, 32)] * 3,
-    "qwen3_5": [(32, 40), (8, 48), (8, 8)],
-    "qwen3_vl": [(24, 32), (48, 8), (8, 8)],
-    "gemma4": [(24, 36), (12, 48), (36, 12)],
-    "gemma4_large": [(24, 36), (12, 48), (36, 12)],
-    "lfm2_vl": [(24, 40), (32, 16), (8, 8)],
-    "mistral3": [(24, 40), (8, 48), (16, 8)],
+    "idefics3": [(32, 32)] * 4,
+    "smolvlm": [(54, 54)] * 4,
+    "gemma3": [(32, 32)] * 4,
+    "qwen3_5": [(32, 40), (8, 48), (8, 8), (40, 56)],
+    "qwen3_vl": [(24, 32), (48, 8), (8, 8), (40, 56)],
+    "gemma4": [(24, 36), (12, 48), (36, 12), (60, 84)],
+    "gemma4_large": [(24, 36), (12, 48), (36, 12), (36, 60)],
+    "lfm2_vl": [(24, 40), (32, 16), (8, 8), (40, 56)],
+    "mistral3": [(24, 40), (8, 48), (16, 8), (40, 56)],
 }
-TEXT_BEFORE = (5, 3, 2)  # tokens before each picture; two side by side would be one to some
+# Squares, three to one either way, one token, and as large as the positions that were learned, or
+# as the preprocessor lets them be.
+QWEN_SIZES = [(48, 48), (24, 72), (72, 24), (8, 8), (16, 128), (96, 96)]
+MORE_SIZES: dict[str, list[tuple[int, int]]] = {
+    "qwen3_5": QWEN_SIZES,
+    "qwen3_vl": QWEN_SIZES,
+    "gemma4": [(36, 36), (36, 108), (108, 36), (12, 12), (12, 252), (252, 12)],
+    "gemma4_large": [(36, 36), (36, 108), (108, 36), (12, 12), (12, 252), (252, 12)],
+    "lfm2_vl": [(24, 24), (16, 48), (48, 16), (8, 8), (48, 48), (8, 72)],
+    # transformers cannot make one token alone.
+    "mistral3": [(48, 48), (16, 48), (48, 16), (8, 16), (64, 64), (64, 8)],
+}
+TEXT_BEFORE = (5, 3, 2, 4)  # tokens before each picture; two side by side would be one to some
 TEXT_AFTER = 9
+COUNTS = (1, 2, 4)  # pictures of a text
 
 
 def written(name: str) -> dict[str, Any]:
@@ -309,6 +322,12 @@ def picture(number: int, height: int, width: int) -> Pixels:
 def pictures(name: str) -> list[Pixels]:
     """Return the pictures of a case."""
     return [picture(number, *size) for number, size in enumerate(SIZES[name])]
+
+
+def more_pictures(name: str) -> list[Pixels]:
+    """Return pictures of other shapes, for towers that take them."""
+    sizes = MORE_SIZES.get(name, [])
+    return [picture(number, *size) for number, size in enumerate(sizes)]
 
 
 def prompt_with(rows: list[int]) -> tuple[list[int], list[int]]:

@@ -4,8 +4,8 @@
 
 towers.json has config.json and the tensors as transformers writes them for the configs of
 tests/support/tower_models.py; rows.npz the rows that it makes of pictures and the logits of texts
-with one picture and with all. With --check nothing is written: what is committed must be what comes
-out now.
+with one picture, with two and with all. With --check nothing is written: what is committed must be
+what comes out now.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from made_by_transformers import (  # noqa: E402
     make_or_check,
     written_by,
 )
-from tower_models import CASES, IMAGE, pictures, prompt_with  # noqa: E402
+from tower_models import CASES, COUNTS, IMAGE, more_pictures, pictures, prompt_with  # noqa: E402
 
 Floats = NDArray[np.float32]
 # Of the preprocessors of Qwen, where no file says otherwise.
@@ -131,6 +131,16 @@ def squares(parts: list[NDArray[np.uint8]]) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.from_numpy((values / 255 - 0.5) / 0.5)[None]}
 
 
+def rows_of(model: Any, name: str, part: NDArray[np.uint8]) -> Floats:
+    """Return the rows of a picture, those of taps behind the others."""
+    made_of = model.model.get_image_features(**inputs_of(name, [part]))
+    taps = getattr(made_of, "deepstack_features", None) or []
+    main = made_of.pooler_output
+    main = main if torch.is_tensor(main) and name.startswith("gemma4") else main[0]
+    rows: Floats = torch.cat([main, *(tap[0] for tap in taps)], 1).numpy()
+    return rows
+
+
 def golden(name: str) -> tuple[Record, Arrays]:
     """Return what transformers writes of a case, and what it computes."""
     record = written_by(lambda folder: made(name, folder), CASES[name])
@@ -140,14 +150,12 @@ def golden(name: str) -> tuple[Record, Arrays]:
     counts = []
     with torch.no_grad():
         for number, part in enumerate(parts):
-            made_of = model.model.get_image_features(**inputs_of(name, [part]))
-            taps = getattr(made_of, "deepstack_features", None) or []
-            main = made_of.pooler_output
-            main = main if torch.is_tensor(main) and name.startswith("gemma4") else main[0]
-            rows = torch.cat([main, *(tap[0] for tap in taps)], 1).numpy()
+            rows = rows_of(model, name, part)
             counts.append(len(rows))
             arrays[f"{name}/rows{number}"] = rows
-        for n in (1, len(parts)):
+        for number, part in enumerate(more_pictures(name)):
+            arrays[f"{name}/more{number}"] = rows_of(model, name, part)[:, ::4]
+        for n in COUNTS:
             ids, _ = prompt_with(counts[:n])
             kinds = (torch.tensor([ids]) == IMAGE).long()
             more = {TOKEN_TYPES[name]: kinds} if name in TOKEN_TYPES else {}
