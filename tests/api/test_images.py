@@ -73,6 +73,24 @@ def test_answers_depend_on_the_image_and_on_its_place(seeing):
     assert both[1] - first[1] == 5 * 4 + len("\n\n\n") + 4 * 2 + 3  # rows, lines and names
 
 
+def test_an_answer_has_what_room_images_leave(seeing):
+    """As many tokens as the context holds behind all rows of an image, and no more."""
+    body = chat(image(ONE), image(OTHER), "What is it?", ignore_eos=True)
+    del body["max_tokens"]
+    made = seeing.client.post("/v1/chat/completions", json=body).json()
+    assert made["choices"][0]["finish_reason"] == "length"
+    assert made["usage"]["total_tokens"] == 512
+    n_prompt = made["usage"]["prompt_tokens"]
+    exact = body | {"max_tokens": 512 - n_prompt}
+    again = seeing.client.post("/v1/chat/completions", json=exact).json()
+    assert again["choices"][0]["message"] == made["choices"][0]["message"]
+    padded = chat(image(ONE), image(OTHER), "What is it?" + "a" * (512 - n_prompt), max_tokens=1)
+    answer = seeing.client.post("/v1/chat/completions", json=padded)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    padded = chat(image(ONE), image(OTHER), "What is it?" + "a" * (511 - n_prompt), max_tokens=1)
+    assert answer_of(seeing, padded)[1] == 511
+
+
 def test_every_dialect_says_the_same(seeing):
     wanted = answer_of(seeing, chat(image(ONE), "What is it?"))
     plain = {"type": "image_url", "image_url": data_url(ONE)}

@@ -65,6 +65,7 @@ def test_equal_pictures_are_seen_once_and_others_give_other_answers():
     one, other = picture(1), picture(2)
     with Running() as running:
         first = running.tokens(request(one))
+        assert metric(running.engine, "lanewise_image_seconds_total") > 0
         assert running.tokens(request(one)) == first
         assert running.tower.n_done == 1  # all of it was in the prefix cache
         assert running.tokens(request(other)) != first
@@ -256,11 +257,12 @@ def test_sequences_that_lose_their_blocks_see_their_pictures_again():
         replace(request(picture(seed), picture(seed % 2)), params=replace(PARAMS, max_tokens=120))
         for seed in range(6)
     ]
-    with Running() as running:
-        alone = [running.tokens(one)[0] for one in asked]
-    for prefix_cache in (True, False):
-        few = {"n_blocks": 14, "max_model_len": 256, "prefix_cache": prefix_cache}
-        with Running(image_bytes=0, **few) as running:
+    few = {"n_blocks": 14, "max_model_len": 256}
+    # The last ones have states, and go on from snapshots.
+    for more in ({}, {"prefix_cache": False}, {"n_snapshots": 3}, {"n_snapshots": 0}):
+        with Running(**more) as running:
+            alone = [running.tokens(one)[0] for one in asked]
+        with Running(image_bytes=0, **few | more) as running:
 
             async def together(running: Running) -> list[list[int]]:
                 beside = [outputs_of(running.engine, one) for one in asked]

@@ -6,11 +6,13 @@ from typing import TypeVar
 
 import pytest
 
+from lanewise.api.shared.budgets import TextBudgets
 from lanewise.sandbox.images import ImageService
 from lanewise.sandbox.lane import Limits
 from lanewise.sandbox.pool import Sandbox, uncounted
+from lanewise.settings import Settings
 from lanewise.text.images.layouts import ImageError
-from pictures import png
+from pictures import encoded, picture, png
 
 FACTS = {
     "family": "smolvlm",
@@ -73,3 +75,23 @@ def test_an_image_that_takes_too_much_is_refused_and_the_next_is_read(
         assert (await service.read(png(8, 8), "low", 0, wants_pixels=False)).size == (8, 8)
 
     within(limits, work)
+
+
+def test_a_photograph_is_read_within_the_limits_of_a_server() -> None:
+    """One of 12 megapixels, for tiles of SmolVLM's own size."""
+    photo = encoded(picture(4000, 3000), "JPEG", quality=90)
+    sizes = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+    facts = {"family": "smolvlm", "patch_size": 16, "merge": 4, "preprocessor": sizes}
+
+    async def run() -> None:
+        sandbox = TextBudgets.of(Settings()).sandbox(8192, uncounted())
+        try:
+            service = ImageService(sandbox, facts, "<image>", Settings.max_image_pixels)
+            found = await service.read(photo, "auto", 0, wants_pixels=True)
+            assert found.size == (4000, 3000)
+            assert len(found.views) > 1
+            assert {len(view.pixels) for view in found.views} == {3 * 512 * 512}
+        finally:
+            await sandbox.close()
+
+    asyncio.run(run())
