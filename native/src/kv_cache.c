@@ -28,6 +28,7 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
 }
 
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots) {
+    if (n_slots == 0 || cache->slot_bytes == 0) return true;  // a tower without layers keeps nothing
     // slot_bytes is below 2^60 for every config that lw_model_create takes
     if (cache->slot_bytes > SIZE_MAX / n_slots) return false;
     return lw_block_map(cache->slot_bytes * n_slots, &cache->block);

@@ -23,7 +23,7 @@ from lanewise.runtime import Batch, Model, Session, usable_levels
 from lanewise.runtime.tower import Pixels, Tower
 from opened_models import ISA
 from tiny_models import tiny_model, write_gguf
-from tower_gguf import write_both, write_mmproj
+from tower_gguf import KINDS, write_both, write_mmproj
 from tower_models import (
     CASES,
     COUNTS,
@@ -215,7 +215,7 @@ def write_text_gguf(folder: Path, eps: float) -> Path:
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KINDS)
 def test_an_mmproj_file_has_the_rows_of_the_directory(
     name: str, path: Path, tmp_path: Path
 ) -> None:
@@ -230,7 +230,7 @@ def test_an_mmproj_file_has_the_rows_of_the_directory(
         assert len(checkpoint.vision.preprocessor["image_std"]) == 3
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KINDS)
 def test_gguf_files_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     """The language model's and the tower's, as llama.cpp's converter writes them."""
     parts = pictures(name)[:1]

@@ -123,7 +123,7 @@ SEEING = {
     ),
 }
 
-SEEING["gemma4_large"] = SEEING["gemma4"]
+SEEING["gemma4_large"] = SEEING["gemma4_unified"] = SEEING["gemma4"]
 SEEING["qwen3_vl"] = SEEING["qwen3_5"]
 
 
@@ -175,7 +175,7 @@ def write_seeing_model(folder: Path, family: str = "idefics3", head: bool = Fals
     seeing = SEEING[family]
     model = with_head(tower_model(family)) if head else tower_model(family)
     config = model.config
-    if family == "gemma4_large":  # all of an image is within a window
+    if family in ("gemma4_large", "gemma4_unified"):  # all of an image is within a window
         config = config | {"text_config": config["text_config"] | {"sliding_window": 96}}
     write_model(model, folder, config)
     tokenizer(family).save(str(folder / "tokenizer.json"))

@@ -270,6 +270,26 @@ CASES["gemma4_large"] = CASES["gemma4"] | {
     | {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
     "vision_config": GEMMA4_VISION | {"standardize": True},
 }
+CASES["gemma4_unified"] = {
+    "architectures": ["Gemma4UnifiedForConditionalGeneration"],
+    "model_type": "gemma4_unified",
+    "text_config": {
+        key: value for key, value in GEMMA4_TEXT.items() if not key.endswith("per_layer_input")
+    }
+    | {"model_type": "gemma4_unified_text", "use_bidirectional_attention": "vision"},
+    "vision_config": {
+        "model_type": "gemma4_unified_vision",
+        "patch_size": 4,
+        "pooling_kernel_size": 3,
+        "mm_embed_dim": 48,
+        "mm_posemb_size": 24,
+        "output_proj_dims": 48,
+    },
+    "audio_config": None,
+    "image_token_id": IMAGE,
+    "boi_token_id": 251,
+    "eoi_token_id": 252,
+}
 # Height and width of the pictures of a case, in the order in which a text has them.
 SIZES: dict[str, list[tuple[int, int]]] = {
     "idefics3": [(32, 32)] * 4,
@@ -279,6 +299,7 @@ SIZES: dict[str, list[tuple[int, int]]] = {
     "qwen3_vl": [(24, 32), (48, 8), (8, 8), (40, 56)],
     "gemma4": [(24, 36), (12, 48), (36, 12), (60, 84)],
     "gemma4_large": [(24, 36), (12, 48), (36, 12), (36, 60)],
+    "gemma4_unified": [(24, 36), (12, 48), (36, 12), (36, 60)],
     "lfm2_vl": [(24, 40), (32, 16), (8, 8), (40, 56)],
     "mistral3": [(24, 40), (8, 48), (16, 8), (40, 56)],
 }
@@ -290,6 +311,7 @@ MORE_SIZES: dict[str, list[tuple[int, int]]] = {
     "qwen3_vl": QWEN_SIZES,
     "gemma4": [(36, 36), (36, 108), (108, 36), (12, 12), (12, 252), (252, 12)],
     "gemma4_large": [(36, 36), (36, 108), (108, 36), (12, 12), (12, 252), (252, 12)],
+    "gemma4_unified": [(36, 36), (36, 108), (108, 36), (12, 12), (12, 288), (288, 12)],
     "lfm2_vl": [(24, 24), (16, 48), (48, 16), (8, 8), (48, 48), (8, 72)],
     # transformers cannot make one token alone.
     "mistral3": [(48, 48), (16, 48), (48, 16), (8, 16), (64, 64), (64, 8)],

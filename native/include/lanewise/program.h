@@ -111,7 +111,11 @@ typedef enum lw_role {
     LW_MEAN_SHIFT = 88,             // (1, hidden_size), of a tower, once per model
     LW_MEAN_SCALE = 89,             // (1, hidden_size), the same
     LW_CLAMPS = 90,                 // (1, 4 * LW_CLAMPED_MATRICES), once per layer (lw_layer_config.clamps)
-    LW_ROLE_COUNT = 91
+    // Of a tower, once per model:
+    LW_PATCHES_INPUT_NORM = 91,  // (1, 3 * side * side), and the bias
+    LW_PATCHES_INPUT_NORM_BIAS = 92,
+    LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
+    LW_ROLE_COUNT = 94
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -355,7 +359,9 @@ typedef struct lw_patches {
     uint32_t bias;   // 1: LW_PATCHES has a bias
     float mean[3], deviation[3];  // of R, G, B: a value v becomes (v / 255 - mean) / deviation
     lw_patch_positions positions;
+    uint32_t input_norm;      // 1: the values of a patch go through LW_PATCHES_INPUT_NORM first; of LayerNorms only
     uint32_t norm;            // 1: patches go through LW_PATCHES_NORM, behind their positions
+    uint32_t norm_first;      // 1: they do so before positions are added
     uint32_t no_output_norm;  // 1: there is no output norm
     float output_eps;         // epsilon of the output norm; 0 = rms_norm_eps
     uint32_t mean_of_block;   // 1: rows of a block are joined to their mean, else to one row after the other
@@ -377,7 +383,7 @@ typedef enum lw_pooling {
 } lw_pooling;
 
 typedef struct lw_model_config {
-    uint32_t n_layers;
+    uint32_t n_layers;  // at least 1, of a tower 0
     uint32_t hidden_size;
     uint32_t vocab_size;
     uint32_t context_length;   // positions the model was made for

@@ -88,7 +88,8 @@ struct lw_model {
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
     lw_matrix patches;                                    // 0 rows: the model is no tower
-    float *patches_bias, *patches_norm, *mean_shift, *mean_scale;
+    float *patches_bias, *patches_norm, *patches_norm_bias, *mean_shift, *mean_scale;
+    float *patches_input_norm, *patches_input_norm_bias;
     float *output_norm, *output_norm_bias, *output_bias;
     float* per_layer_norm;  // [per_layer_size]
     lw_dense dense[LW_MAX_DENSE];
@@ -115,11 +116,11 @@ static inline uint32_t lw_output_dim(const lw_attention_config* c) {
 
 // The prediction head, which is the last layer; NULL if there is none.
 static inline const lw_layer* lw_model_mtp(const lw_model* model) {
-    const lw_layer* last = &model->layers[model->config.n_layers - 1];
-    return last->config.mtp ? last : NULL;
+    const uint32_t n = model->config.n_layers;
+    return n > 0 && model->layers[n - 1].config.mtp ? &model->layers[n - 1] : NULL;
 }
 
-// The attention of the first layer that has attention.
+// The attention of the first layer that has attention; of a model without layers it has no heads.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {
     return &model->layers[model->first_attention].config.attention;
 }

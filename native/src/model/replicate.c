@@ -61,9 +61,10 @@ static bool copy_matrix(lw_pool* pool, lw_arena* arena, lw_matrix* matrix) {
 }
 
 static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
-    lw_layer* layers = malloc(model->config.n_layers * sizeof *layers);
+    const size_t n = model->config.n_layers > 0 ? model->config.n_layers : 1;  // as lw_model_create makes
+    lw_layer* layers = malloc(n * sizeof *layers);
     if (layers == NULL) return false;
-    memcpy(layers, model->layers, model->config.n_layers * sizeof *layers);
+    memcpy(layers, model->layers, n * sizeof *layers);
     *out = *model;
     out->layers = layers;
     out->arena = (lw_arena){.nodes = lw_nodes_of(&node, 1)};

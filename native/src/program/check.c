@@ -70,7 +70,7 @@ static lw_status check_taps(const lw_place* at, const lw_model_config* c) {
     LW_RETURN_IF_FAILED(lw_check_multiple(at, "n_dense beside taps", c->n_dense, groups));
     for (uint32_t i = 0; i < p->n_taps; ++i) {
         const uint32_t least = i == 0 ? 0 : p->taps[i - 1] + 1, last = (i + 2) * group - 1;
-        LW_RETURN_IF_FAILED(lw_check_range(at, "patches.taps", p->taps[i], least, c->n_layers - 1));
+        LW_RETURN_IF_FAILED(lw_check_range(at, "patches.taps", (uint64_t)p->taps[i] + 1, least + 1, c->n_layers));
         const uint32_t outputs = c->dense[group - 1].outputs;
         LW_RETURN_IF_FAILED(lw_check_range(at, "outputs of a tap", c->dense[last].outputs, outputs, outputs));
     }
@@ -91,7 +91,9 @@ static lw_status check_tower(const lw_place* at, const lw_model_config* c) {
     LW_RETURN_IF_FAILED(lw_check_range(at, "per_layer_size beside patches", c->per_layer_size, 0, 0));
     LW_RETURN_IF_FAILED(lw_check_range(at, "n_dense beside patches", c->n_dense, 1, LW_MAX_DENSE));
     LW_RETURN_IF_FAILED(lw_check_range(at, "patches.positions", p->positions, 0, LW_POSITIONS_TABLES));
-    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.norm", p->norm, 0, c->norm == LW_NORM_RMS));
+    LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.norm", p->norm));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.norm_first", p->norm_first, 0, p->norm));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.input_norm", p->input_norm, 0, c->norm == LW_NORM_LAYER));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.no_output_norm", p->no_output_norm));
     LW_RETURN_IF_FAILED(lw_check_number(at, "patches.output_eps", (double)p->output_eps, 0, 1));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "patches.mean_of_block", p->mean_of_block));
@@ -136,7 +138,7 @@ lw_status lw_program_check(const lw_model_config* c) {
     if (c == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_program_check: config must not be NULL");
     static const lw_place model = {""};
     LW_RETURN_IF_FAILED(check_pooled(&model, c));
-    LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, 1, 1000));
+    LW_RETURN_IF_FAILED(lw_check_range(&model, "n_layers", c->n_layers, !lw_is_tower(c), 1000));
     LW_RETURN_IF_FAILED(lw_check_range(&model, "hidden_size", c->hidden_size, 1, 1 << 17));
     LW_RETURN_IF_FAILED(
         lw_check_range(&model, "vocab_size", c->vocab_size, !lw_is_tower(c), lw_is_tower(c) ? 0 : 1 << 24));
@@ -152,7 +154,7 @@ lw_status lw_program_check(const lw_model_config* c) {
         return lw_fail(LW_ERR_ARGUMENT, "model config: layers and ropes must not be NULL");
     uint32_t attending = 0;
     for (uint32_t i = 0; i < c->n_layers; ++i) attending += c->layers[i].attention.n_heads > 0;
-    if (attending == 0)
+    if (attending == 0 && c->n_layers > 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: none of %u layers has attention, one must have", c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; ++i)
         for (size_t kind = 0; kind < LW_N_KINDS; ++kind) LW_RETURN_IF_FAILED(lw_kinds[kind]->check(c, i));

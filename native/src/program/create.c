@@ -87,7 +87,7 @@ lw_status lw_model_create(const lw_model_config* config, const char* isa, uint32
     for (uint32_t i = 0; i < config->n_dense; ++i) model->dense[i].config = config->dense[i];
     model->level = level;
     model->ops = lw_level_lane_ops[level];
-    model->layers = calloc(config->n_layers, sizeof *model->layers);
+    model->layers = calloc(config->n_layers > 0 ? config->n_layers : 1, sizeof *model->layers);
     model->pool = lw_pool_open(n_threads, NULL);
     if (!fill_model(model, config)) {
         lw_model_close(model);

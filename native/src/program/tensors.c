@@ -3,7 +3,7 @@
 #include "program/slots.h"
 
 static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
-    const uint32_t per_layer = c->n_layers * c->per_layer_size;
+    const uint32_t per_layer = c->n_layers * c->per_layer_size, values = 3 * c->patches.side * c->patches.side;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
             return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size,
@@ -26,6 +26,15 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
                                   c->norm_bias && !c->patches.no_output_norm);
         case LW_PATCHES_NORM:
             return LW_VECTOR_SPEC(lw_model, patches_norm, "norm of patches", c->hidden_size, c->patches.norm);
+        case LW_PATCHES_NORM_BIAS:
+            return LW_VECTOR_SPEC(lw_model, patches_norm_bias, "norm of patches, bias", c->hidden_size,
+                                  c->patches.norm && c->norm_bias);
+        case LW_PATCHES_INPUT_NORM:
+            return LW_VECTOR_SPEC(lw_model, patches_input_norm, "norm of a patch's values", values,
+                                  c->patches.input_norm);
+        case LW_PATCHES_INPUT_NORM_BIAS:
+            return LW_VECTOR_SPEC(lw_model, patches_input_norm_bias, "norm of a patch's values, bias", values,
+                                  c->patches.input_norm && c->norm_bias);
         case LW_OUTPUT_BIAS:
             return LW_VECTOR_SPEC(lw_model, output_bias, "output bias", c->vocab_size, c->output_bias);
         case LW_PER_LAYER_EMBEDDING:
@@ -118,9 +127,9 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 
 // Roles in the order in which a step reads the tensors: before the layers, in each layer, after the layers.
 static const lw_role first_roles[] = {
-    LW_TOKEN_EMBEDDING,    LW_PATCHES,      LW_PATCHES_BIAS,        LW_TOKEN_TYPE_EMBEDDING,
-    LW_POSITION_EMBEDDING, LW_PATCHES_NORM, LW_PER_LAYER_EMBEDDING, LW_PER_LAYER_PROJECTION,
-    LW_PER_LAYER_NORM};
+    LW_TOKEN_EMBEDDING,   LW_PATCHES_INPUT_NORM,   LW_PATCHES_INPUT_NORM_BIAS, LW_PATCHES,
+    LW_PATCHES_BIAS,      LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,      LW_PATCHES_NORM,
+    LW_PATCHES_NORM_BIAS, LW_PER_LAYER_EMBEDDING,  LW_PER_LAYER_PROJECTION,    LW_PER_LAYER_NORM};
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,

@@ -95,7 +95,8 @@ static void take_seeing(lw_session* s, lw_parts* parts) {
     const size_t widest = s->widths.input > s->widths.inner ? s->widths.input : s->widths.inner;
     s->seeing.clamped = lw_take(parts, s->config.max_batch_tokens * widest * sizeof(float));
     s->seeing.x = lw_take(parts, patches * s->widths.hidden * sizeof(float));
-    s->seeing.q = lw_take(parts, patches * lw_attention_of(s)->q_width * sizeof(float));
+    if (lw_attention_of(s) != NULL)  // a tower may have no layers
+        s->seeing.q = lw_take(parts, patches * lw_attention_of(s)->q_width * sizeof(float));
 }
 
 static void take_adapted(lw_session* s, lw_parts* parts) {

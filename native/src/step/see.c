@@ -39,6 +39,9 @@ static lw_activations read_patches(lw_worker* w) {
     for (size_t row, y, x; lw_take_item(&items, &row);) {
         float* values = w->b->gate + row * inputs;
         read_patch(w, patch_at(w, w->b->position[row], &y, &x), values);
+        if (w->model->patches_input_norm != NULL)
+            lw_normalize_row(w, values, values, w->model->patches_input_norm, w->model->patches_input_norm_bias,
+                             3 * (size_t)w->c->patches.side * w->c->patches.side);
         if (quantized) lw_quantize_segments(w, &out, row, 0, out.segments, values);
         lw_charge_row(w, LW_OP_EMBED, inputs, quantized ? inputs : 0);
     }
@@ -116,6 +119,10 @@ static void add_position(const lw_worker* w, size_t y, size_t x, float* to) {
     lw_add_vector(to, sum, hidden);
 }
 
+static void normalize_patch(const lw_worker* w, float* x) {
+    lw_normalize_row(w, x, x, w->model->patches_norm, w->model->patches_norm_bias, w->c->hidden_size);
+}
+
 static void embed_patches(lw_worker* w) {
     const size_t hidden = w->c->hidden_size;
     const lw_activations patches = read_patches(w);
@@ -126,8 +133,9 @@ static void embed_patches(lw_worker* w) {
         float* to = w->b->x + row * hidden;
         lw_add_vector(to, w->model->patches_bias, hidden);
         patch_at(w, w->b->position[row], &y, &x);
+        if (w->c->patches.norm_first) normalize_patch(w, to);
         if (w->c->n_positions > 0) add_position(w, y, x, to);
-        if (w->c->patches.norm) lw_normalize_row(w, to, to, w->model->patches_norm, NULL, hidden);
+        if (w->c->patches.norm && !w->c->patches.norm_first) normalize_patch(w, to);
         lw_charge_row(w, LW_OP_EMBED, 2 * hidden, 0);
     }
     lw_end_phase(w, LW_OP_EMBED);
@@ -190,7 +198,7 @@ static lw_status run_unit(lw_session* s) {
     const lw_texts texts = {.n_texts = 1, .start = start, .pooling = LW_POOL_NONE, .seen = &at->n_patches};
     s->texts = &texts;
     s->b.x = at->x + at->first * (size_t)c->hidden_size;
-    lw_attention_of(s)->q = at->q + at->first * q_size(s);
+    if (c->n_layers > 0) lw_attention_of(s)->q = at->q + at->first * q_size(s);
     float* rows = at->out + at->first / lw_block_patches(c) * (size_t)lw_model_dims(s->model);
     const lw_status status = lw_run_rows(s, &batch, rows, NULL, work);
     s->texts = NULL;

@@ -34,15 +34,23 @@ def kv_type_of(weights: str) -> str:
 def bytes_for(config: ModelConfig, n_patches: int, threads: int, kv_type: str) -> int:
     """About what a tower's session takes for pictures of up to so many patches, and its job."""
     assert config.patches is not None
-    heads, ffn = config.heads, max(config.ffn_size(number) for number in range(config.n_layers))
-    queries, padded = heads.n_heads * heads.head_dim, -(-heads.head_dim // LANES) * LANES
-    keys = FLOAT_BYTES * (heads.head_dim + padded)
-    if kv_type == "int8":
-        keys = 2 * padded + 2 * FLOAT_BYTES  # with a scale for each token's keys and values
-    of_patch = FLOAT_BYTES * (config.hidden_size + queries) + heads.n_kv_heads * keys
-    widest = max(ffn, config.patches.inputs, config.hidden_size * config.patches.merge**2)
+    widest = max(config.patches.inputs, config.hidden_size * config.patches.merge**2)
+    of_patch, queries = FLOAT_BYTES * config.hidden_size, 0
+    if config.n_layers > 0:
+        heads = config.heads
+        queries = heads.n_heads * heads.head_dim
+        of_patch += FLOAT_BYTES * queries + heads.n_kv_heads * _key_bytes(heads.head_dim, kv_type)
+        widest = max(widest, *(config.ffn_size(number) for number in range(config.n_layers)))
     of_unit = 6 * config.hidden_size + 4 * queries + 6 * widest
     return n_patches * of_patch + FLOAT_BYTES * UNIT_PATCHES * threads * of_unit
+
+
+def _key_bytes(head_dim: int, kv_type: str) -> int:
+    """Of a patch's key and value in one head."""
+    padded = -(-head_dim // LANES) * LANES
+    if kv_type == "int8":
+        return 2 * padded + 2 * FLOAT_BYTES  # with a scale for each
+    return FLOAT_BYTES * (head_dim + padded)
 
 
 class Tower(NativeSession):

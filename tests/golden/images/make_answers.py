@@ -83,6 +83,8 @@ def our_inputs(family: str, pictures: Pictures) -> tuple[str, dict[str, torch.Te
     vision, mark = CASES[family]["vision_config"], SEEING[family].names[IMAGE]
     facts = {"family": family.removesuffix("_large"), "patch_size": vision["patch_size"]}
     facts |= {"merge": 3 if "gemma4" in family else 2}
+    if family == "gemma4_unified":  # a block is one patch
+        facts |= {"patch_size": 3 * vision["patch_size"], "merge": 1}
     made = family_of(facts | {"preprocessor": SEEING[family].preprocessor}, mark)
     reader, text, parts = ImageReader(made, b"", 1 << 20), "", []
     for width, height, seed in pictures:

@@ -41,6 +41,7 @@ TOKEN_TYPES = {
     "gemma3": "token_type_ids",
     "gemma4": "mm_token_type_ids",
     "gemma4_large": "mm_token_type_ids",
+    "gemma4_unified": "mm_token_type_ids",
     "qwen3_5": "mm_token_type_ids",
     "qwen3_vl": "mm_token_type_ids",
 }
@@ -70,7 +71,10 @@ def inputs_of(name: str, parts: list[NDArray[np.uint8]]) -> dict[str, torch.Tens
 
 def in_rows(name: str, parts: list[NDArray[np.uint8]]) -> dict[str, torch.Tensor]:
     """Return what SigLIP 2 reads: patches row by row, colours last, zeros up to the most."""
-    side = CASES[name]["vision_config"]["patch_size"]
+    vision = CASES[name]["vision_config"]
+    side = vision["patch_size"]
+    if name == "gemma4_unified":  # a block is one patch
+        side *= vision["pooling_kernel_size"]
     shapes = [(part.shape[0] // side, part.shape[1] // side) for part in parts]
     is_gemma = name.startswith("gemma4")
     most = max(height * width for height, width in shapes)

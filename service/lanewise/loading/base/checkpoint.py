@@ -130,6 +130,9 @@ class Role(IntEnum):
     MEAN_SHIFT = 88
     MEAN_SCALE = 89
     CLAMPS = 90  # (28,), in every layer
+    PATCHES_INPUT_NORM = 91  # (3 * side**2,)
+    PATCHES_INPUT_NORM_BIAS = 92
+    PATCHES_NORM_BIAS = 93
 
 
 @dataclass(frozen=True)

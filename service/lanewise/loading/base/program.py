@@ -333,7 +333,9 @@ class Patches:
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     deviation: tuple[float, float, float] = (0.5, 0.5, 0.5)
     positions: str = "square"  # one of PATCH_POSITIONS
-    norm: bool = False  # patches go through an RMSNorm first
+    norm: bool = False  # patches go through a norm, behind their positions
+    norm_first: bool = False  # that norm comes before positions are added
+    input_norm: bool = False  # the values of a patch go through a LayerNorm of their own
     no_output_norm: bool = False
     output_eps: float = 0.0  # of the output norm; 0: rms_norm_eps
     mean_of_block: bool = False  # rows of a block become their mean, not one row

@@ -84,7 +84,7 @@ def read_program(stored: Fields) -> ModelConfig:
     """Return the program; ModelFileError if it cannot be run."""
     ropes = tuple(_record(Rope, fields) for fields in _objects(stored, "ropes"))
     layers = tuple(_layer(fields) for fields in _objects(stored, "layers"))
-    if not layers:
+    if not layers and not stored.is_set("patches"):
         raise stored.fail("layers", "at least one layer")
     known: dict[str, Any] = {"ropes": ropes, "layers": layers}
     if stored.is_set("pooling"):

@@ -30,6 +30,7 @@ TRUNK, BARE_EMBEDDING = "model.", "embed_tokens.weight"
 # Modules that are not the language model, perhaps inside of "model".
 TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
+    "vision_embedder",
     *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
     *(
         "connector",
@@ -49,6 +50,7 @@ DEFAULT_TYPES = {
     "llava": "llama",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
 }
 
 

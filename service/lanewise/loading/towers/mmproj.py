@@ -55,7 +55,7 @@ def _add(opened: Checkpoint, path: Path) -> None:
         fields = Fields(file.metadata, str(path))
         tower = gguf_tower(projector_of(fields))
         if tower is None:
-            accepted = ", ".join(known.projector for known in TOWERS)
+            accepted = ", ".join(known.projector for known in TOWERS if known.projector)
             raise fields.fail("clip.projector_type", f"one of {accepted}")
         sources = {
             name: tensor

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from lanewise.loading.towers import gemma3, gemma4, idefics3, lfm2_vl, mistral3, qwen3_5
+from lanewise.loading.towers import (
+    gemma3,
+    gemma4,
+    gemma4_unified,
+    idefics3,
+    lfm2_vl,
+    mistral3,
+    qwen3_5,
+)
 from lanewise.loading.towers.tower import Tower
 
 TOWERS: tuple[Tower, ...] = (
     idefics3.TOWER,
     gemma3.TOWER,
     gemma4.TOWER,
+    gemma4_unified.TOWER,
     qwen3_5.TOWER,
     lfm2_vl.TOWER,
     mistral3.TOWER,

@@ -134,7 +134,7 @@ class Tower:
     """One kind of tower with what follows it up to the language model."""
 
     names: tuple[str, ...]  # model_type of whole models
-    projector: str  # clip.projector_type of mmproj files
+    projector: str | None  # clip.projector_type of mmproj files; None: these are not read
     program: Callable[[TowerFile], ModelConfig]
     # Renames tensors to the names of TENSOR_NAMES; those of a directory are the whole model's.
     hf_tensors: Callable[[TowerTensors, ModelConfig], None]

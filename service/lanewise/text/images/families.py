@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lanewise.text.images.gemma3 import gemma3
-from lanewise.text.images.gemma4 import gemma4
+from lanewise.text.images.gemma4 import gemma4, gemma4_unified
 from lanewise.text.images.idefics3 import idefics3
 from lanewise.text.images.layouts import Family, PreprocessorError
 from lanewise.text.images.lfm2_vl import lfm2_vl
@@ -16,6 +16,7 @@ from lanewise.text.images.qwen import qwen
 MAKERS: dict[str, Callable[[dict[str, Any], str], Family]] = {
     "gemma3": gemma3,
     "gemma4": gemma4,
+    "gemma4_unified": gemma4_unified,
     "idefics3": idefics3,
     "lfm2_vl": lfm2_vl,
     "mistral3": pixtral,

@@ -21,6 +21,7 @@ from lanewise.text.images.layouts import (
 )
 
 BUDGETS = (70, 140, 280, 560, 1120)
+PATCH, MERGE = 16, 3  # where files do not say
 START, END = "<|image>", "<image|>"
 
 
@@ -62,8 +63,28 @@ class Gemma4(Unframed):
 
 def gemma4(facts: dict[str, Any], placeholder: str) -> Gemma4:
     """What a model's files say; PreprocessorError if it cannot be done."""
+    check_equal(
+        facts["preprocessor"],
+        patch_size=facts["patch_size"],
+        pooling_kernel_size=facts["merge"],
+    )
+    return _made(facts, placeholder)
+
+
+def gemma4_unified(facts: dict[str, Any], placeholder: str) -> Gemma4:
+    """The same of a model whose patches are as large as blocks; files say both numbers."""
+    fields, side = facts["preprocessor"], facts["patch_size"]
+    patch, merge = fields.get("patch_size", PATCH), fields.get("pooling_kernel_size", MERGE)
+    if type(patch) is not int or type(merge) is not int or patch * merge != side:
+        raise PreprocessorError(
+            f"{WHERE}: patch_size is {patch!r} and pooling_kernel_size {merge!r}; accepted: numbers"
+            f" whose product is {side}"
+        )
+    return _made(facts, placeholder)
+
+
+def _made(facts: dict[str, Any], placeholder: str) -> Gemma4:
     fields, cap = facts["preprocessor"], facts.get("max_tokens_per_image") or BUDGETS[-1]
-    check_equal(fields, patch_size=facts["patch_size"], pooling_kernel_size=facts["merge"])
     usual = fields.get("max_soft_tokens", 280)
     if usual not in BUDGETS:
         raise PreprocessorError(
