@@ -34,6 +34,7 @@ static float slope(uint32_t i, uint32_t n) { return (float)lw_exp(-8 * 0.6931471
 // Makes the ALiBi slopes, which all layers share.
 static bool make_slopes(lw_model* model, const lw_attention_config* c) {
     const uint32_t heads = c->n_heads;
+    if (heads == 0) return true;  // no layer of a tower asks for any
     model->slopes = malloc(heads * sizeof *model->slopes);
     if (model->slopes == NULL) return false;
     uint32_t n = 1;
