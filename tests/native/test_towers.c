@@ -17,12 +17,14 @@ typedef struct variant {
     bool turned;   // RoPE by row and column
     bool mean;     // of each block, and a norm of it
     uint32_t taps;
+    bool bare;  // no layers, norms before positions
 } variant;
 
 static const variant variants[] = {
-    {"f32 square", LW_F32, LW_F32, 72, 2, 96, LW_POSITIONS_SQUARE, true, false, false, 0},
-    {"q8_0 stretched", LW_Q8_0, LW_F32, 64, 4, 128, LW_POSITIONS_STRETCHED, true, true, false, 1},
-    {"q8_0 resampled, f16 keys", LW_Q8_0, LW_F16, 192, 3, 160, LW_POSITIONS_RESAMPLED, false, false, true, 0},
+    {"f32 square", LW_F32, LW_F32, 72, 2, 96, LW_POSITIONS_SQUARE, true, false, false, 0, false},
+    {"q8_0 stretched", LW_Q8_0, LW_F32, 64, 4, 128, LW_POSITIONS_STRETCHED, true, true, false, 1, false},
+    {"q8_0 resampled, f16 keys", LW_Q8_0, LW_F16, 192, 3, 160, LW_POSITIONS_RESAMPLED, false, false, true, 0, false},
+    {"q8_0 without layers", LW_Q8_0, LW_I8, 96, 1, 0, LW_POSITIONS_TABLES, true, false, false, 0, true},
 };
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
@@ -58,7 +60,7 @@ static void set_config(const variant* v, tower* out) {
                                                    .size = v->ffn,
                                                    .bias = v->layered,
                                                    .activation = v->layered ? LW_GELU_TANH : LW_SILU}};
-    out->model = (lw_model_config){.n_layers = LAYERS,
+    out->model = (lw_model_config){.n_layers = v->bare ? 0 : LAYERS,
                                    .hidden_size = v->hidden,
                                    .context_length = 1000,
                                    .rms_norm_eps = 1e-6f,
@@ -79,7 +81,9 @@ static void set_config(const variant* v, tower* out) {
                                                .mean = {0.5f, 0.4f, 0.3f},
                                                .deviation = {0.5f, 0.3f, 0.2f},
                                                .positions = v->positions,
-                                               .norm = !v->layered,
+                                               .input_norm = v->bare,
+                                               .norm = !v->layered || v->bare,
+                                               .norm_first = v->bare,
                                                .output_eps = v->layered ? 0 : 1e-3f,
                                                .mean_of_block = v->mean,
                                                .n_taps = v->taps,
@@ -234,7 +238,11 @@ static void test_configs(void) {
     SPOILT((c.model.patches.side = 0, c.model.n_positions = 0, c.model.vocab_size = 1), "there is no patches");
     SPOILT(c.model.patches.merge = 9, "patches.merge is 9");
     SPOILT(c.model.patches.deviation[1] = 0, "patches.deviation is 0");
-    SPOILT(c.model.patches.norm = 1, "patches.norm is 1");
+    SPOILT(c.model.patches.norm = 2, "patches.norm is 2");
+    SPOILT(c.model.patches.norm_first = 1, "patches.norm_first is 1, must be 0");
+    SPOILT((c.model.norm = LW_NORM_RMS, c.model.norm_bias = 0, c.model.patches.input_norm = 1),
+           "patches.input_norm is 1, must be 0");
+    SPOILT(c.model.n_layers = 0, "patches.n_taps is 1, must be 0");
     SPOILT(c.model.vocab_size = 1, "vocab_size is 1, must be 0");
     SPOILT(c.model.n_positions = 35, "n_positions is 35, must be a square");
     SPOILT(c.model.n_dense = 0, "n_dense beside patches is 0");

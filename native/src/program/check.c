@@ -65,12 +65,13 @@ static lw_status check_tower_layer(const lw_layer_config* l, uint32_t index) {
 
 static lw_status check_taps(const lw_place* at, const lw_model_config* c) {
     const lw_patches* p = &c->patches;
-    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.n_taps", p->n_taps, 0, LW_PICTURE_TAPS));
+    const uint32_t most = c->n_layers < LW_PICTURE_TAPS ? c->n_layers : LW_PICTURE_TAPS;
+    LW_RETURN_IF_FAILED(lw_check_range(at, "patches.n_taps", p->n_taps, 0, most));
     const uint32_t groups = 1 + p->n_taps, group = c->n_dense / groups;
     LW_RETURN_IF_FAILED(lw_check_multiple(at, "n_dense beside taps", c->n_dense, groups));
     for (uint32_t i = 0; i < p->n_taps; ++i) {
         const uint32_t least = i == 0 ? 0 : p->taps[i - 1] + 1, last = (i + 2) * group - 1;
-        LW_RETURN_IF_FAILED(lw_check_range(at, "patches.taps", (uint64_t)p->taps[i] + 1, least + 1, c->n_layers));
+        LW_RETURN_IF_FAILED(lw_check_range(at, "patches.taps", p->taps[i], least, c->n_layers - 1));
         const uint32_t outputs = c->dense[group - 1].outputs;
         LW_RETURN_IF_FAILED(lw_check_range(at, "outputs of a tap", c->dense[last].outputs, outputs, outputs));
     }
