@@ -22,6 +22,7 @@ from lanewise.api.shared.workers import INLINE_SIZE, Workers, started
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.loading.adapters.lora import files_under
+from lanewise.records.database import Database
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine
@@ -52,6 +53,7 @@ def serve(
     limit: host.MemoryLimit,
     listener: socket.socket,
     *,
+    records: Database | None = None,
     warms_up: bool = True,
 ) -> int:
     """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status.
@@ -106,6 +108,7 @@ def serve(
             if settings.allow_runtime_lora
             else None,
             budgets=TextBudgets.of(settings),
+            records=records,
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
             issuer=None
             if text.pooling is not None

@@ -230,6 +230,12 @@ class Settings(ModelSettings):
         ON_OFF,
         "encrypt what is in kv_store with the secret of kv_store_key_file (package `cryptography`)",
     )
+    data_dir: str | None = knob(
+        None,
+        TEXT,
+        "directory of this server alone for what it keeps of its clients; nothing is kept when not"
+        " given",
+    )
     receipts: str | None = knob(
         None,
         TEXT,
