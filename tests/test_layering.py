@@ -108,6 +108,7 @@ OUTSIDE = {
     "markdown_it": {"guide"},
     "matplotlib": {"commands"},
     "ray": {"cluster"},
+    "python_multipart": {"api"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions
