@@ -110,7 +110,7 @@ class FileStore:
         )
         return None if row is None else _file_of(row)
 
-    def list(
+    def page(
         self,
         tenant: str,
         *,

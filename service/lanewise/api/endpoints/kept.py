@@ -1,5 +1,6 @@
 """The endpoints of what a server keeps in its data directory."""
 
+from lanewise.api.batches import endpoints as batches
 from lanewise.api.endpoints.endpoint import Endpoint
 from lanewise.api.files import endpoints as files
 from lanewise.api.openapi import kept_answers as kept
@@ -7,6 +8,8 @@ from lanewise.api.openapi.openai_answers import DELETED
 
 FILES = "/v1/files"
 ONE_FILE = FILES + "/{file_id}"
+BATCHES = "/v1/batches"
+ONE_BATCH = BATCHES + "/{batch_id}"
 
 KEPT = (
     Endpoint(
@@ -36,5 +39,34 @@ KEPT = (
         verb="DELETE",
         keeps=True,
         also=(404, 507),
+    ),
+    Endpoint(
+        BATCHES,
+        "Have the requests of a file answered",
+        batches.create_batch,
+        kept.BATCH,
+        batches.BatchRequest,
+        keeps=True,
+        also=(403, 507),
+    ),
+    Endpoint(
+        BATCHES,
+        "The batches of the key",
+        batches.list_batches,
+        kept.BATCHES,
+        keeps=True,
+        also=(400,),
+    ),
+    Endpoint(
+        ONE_BATCH, "How far a batch is", batches.get_batch, kept.BATCH, keeps=True, also=(404,)
+    ),
+    Endpoint(
+        ONE_BATCH + "/cancel",
+        "End a batch before its time",
+        batches.cancel_batch,
+        kept.BATCH,
+        verb="POST",
+        keeps=True,
+        also=(400, 404, 507),
     ),
 )

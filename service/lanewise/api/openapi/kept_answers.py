@@ -2,12 +2,15 @@
 
 from lanewise.api.openapi.answers import Answer
 from lanewise.api.openapi.shapes import (
+    ANY,
     COUNT,
     FLAG,
     TEXT,
     Schema,
     always,
     array,
+    mapping,
+    one_of,
     or_null,
     record,
 )
@@ -41,3 +44,31 @@ def page_of(item: Schema) -> Schema:
 
 
 FILES = page_of(FILE)
+BATCH = record(
+    {
+        "id": TEXT,
+        "object": always("batch"),
+        "endpoint": TEXT,
+        "errors": or_null(record({"object": always("list"), "data": array(mapping(ANY))})),
+        "input_file_id": TEXT,
+        "completion_window": TEXT,
+        "status": one_of(
+            *("validating", "failed", "in_progress", "finalizing", "completed", "expired"),
+            *("cancelling", "cancelled"),
+        ),
+        "output_file_id": or_null(TEXT),
+        "error_file_id": or_null(TEXT),
+        "created_at": COUNT,
+        "in_progress_at": or_null(COUNT),
+        "expires_at": COUNT,
+        "finalizing_at": or_null(COUNT),
+        "completed_at": or_null(COUNT),
+        "failed_at": or_null(COUNT),
+        "expired_at": or_null(COUNT),
+        "cancelling_at": or_null(COUNT),
+        "cancelled_at": or_null(COUNT),
+        "request_counts": record({"total": COUNT, "completed": COUNT, "failed": COUNT}),
+        "metadata": or_null(mapping(TEXT)),
+    }
+)
+BATCHES = page_of(BATCH)
