@@ -279,6 +279,7 @@ def test_a_batch_whose_key_is_gone_fails(tmp_path):
         server.runner.gate.clear()
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEYS[0]) as sdk:
             batch = begin(sdk, [line("a", chat("x"))])
+        server.wait_until(lambda: server.state.engine.unfinished)
         server.state.batches.stop()
         server.runner.gate.set()
     with keeping_server(tmp_path, api_keys=KEYS[1:]) as server:
