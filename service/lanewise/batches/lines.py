@@ -64,8 +64,8 @@ class Limits:
 def read_lines(path: Path, limits: Limits) -> list[Line]:
     """The requests of a file in the order in which they are best asked, or BadLinesError.
 
-    Those whose prompts begin alike follow each other, else they stay as they are: what they have in
-    common is computed once. OSError if the file cannot be read.
+    Requests whose prompts begin alike follow each other, else they stay as they are: what they have
+    in common is computed once. OSError if the file cannot be read.
     """
     lines: list[Line] = []
     faults: list[Fault] = []
@@ -89,7 +89,7 @@ def read_lines(path: Path, limits: Limits) -> list[Line]:
             if not text.endswith(b"\n") and len(text) > limits.line_bytes:
                 break  # what follows is no line
             offset += len(text)
-            time.sleep(0)  # who computes goes first
+            time.sleep(0)  # threads that compute go first
     if not lines and not faults:
         faults = [Fault("empty_file", "the file has no requests")]
     if faults:

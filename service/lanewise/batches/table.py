@@ -127,7 +127,7 @@ class BatchTable:
     ) -> list[Row]:
         """Some batches of a tenant, the newest first; KeyError if ``after`` is none of them.
 
-        Those ``before`` another, if it is given, are the newer ones next to it.
+        With ``before`` they are the next newer ones of that batch.
         """
         place, order, beyond = 1 << 62, "DESC", "<"
         if (other := after or before) is not None:

@@ -136,7 +136,7 @@ class Work:
             if not said:
                 return  # it was written with another's
             self._writing = asyncio.ensure_future(self._append(said))
-            # Who is stopped meanwhile has given the answer already.
+            # A task that is stopped meanwhile has given the answer already.
             await asyncio.shield(self._writing)
         self.changed()
 

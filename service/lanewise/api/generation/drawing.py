@@ -131,7 +131,8 @@ def make_requests(
             client=caller.client,
             adapter=adapter,
             # What guesses has no tower, or would read placeholders.
-            max_draft=0 if prompt.pictures else ask.sampling.max_draft,
+            # In the background guesses would lengthen the steps of others.
+            max_draft=0 if prompt.pictures or caller.is_background else ask.sampling.max_draft,
             grammar=grammar,
             pictures=prompt.pictures,
             expected=expected,

@@ -115,8 +115,8 @@ class Grammar(Protocol):
         """A matcher after the grammar's beginning."""
 
 
-# The least priority of requests that wait for nobody's answer: higher than any that clients may ask
-# for. They get only what is free, and give it up at once.
+# The least priority of requests in the background, whose answers no client waits for: higher than
+# any that clients may ask for. They get only what is free, and give it up at once.
 BACKGROUND = 1 << 40
 
 
@@ -128,7 +128,7 @@ class GenerationRequest:
     params: SamplingParams
     choice: int = 0  # number of this answer to its prompt; part of every draw's random key
     cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
-    priority: int = 0  # lower is served earlier; from BACKGROUND on only where nobody else is
+    priority: int = 0  # lower is served earlier; from BACKGROUND on in the background
     client: int = 0  # number of the client; clients of equal priority are served in turn
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # that the answer must obey
