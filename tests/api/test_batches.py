@@ -266,7 +266,7 @@ def test_a_server_that_starts_again_goes_on(tmp_path):
             while batch.request_counts.completed < until:
                 time.sleep(0.05)
                 batch = sdk.batches.retrieve(batch.id)
-    assert len(counts) >= 4
+    assert 0 < counts[1] < 200
     assert counts == sorted(counts)
     with keeping_server(tmp_path, api_keys=KEYS) as server:
         headers = {"authorization": f"Bearer {KEYS[0]}"}

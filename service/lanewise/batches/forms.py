@@ -30,6 +30,7 @@ class Form:
     replied: Callable[[str, Reply], bytes]
     unanswered: Callable[[str, str], bytes]  # of a custom_id and EXPIRED or CANCELLED
     is_good: Callable[[dict[str, Any]], bool]  # of a line that was written
+    is_unanswered: Callable[[dict[str, Any]], bool]
     splits: bool  # errors have a file of their own
     tells_cancelled: bool  # requests that a cancelled batch has not answered have lines too
 
@@ -43,8 +44,7 @@ WHY = {
 
 def _joined(custom_id: str, rest: bytes) -> bytes:
     # Line breaks of JSON are between its values: those in texts are written as \n.
-    return b'{%b"custom_id":%b,%b}\n' % (
-        b"",
+    return b'{"custom_id":%b,%b}\n' % (
         json.dumps(custom_id).encode(),
         rest.replace(b"\n", b" ").replace(b"\r", b" "),
     )
@@ -82,6 +82,7 @@ OPENAI = Form(
     replied=_openai_replied,
     unanswered=_openai_unanswered,
     is_good=lambda said: (said.get("response") or {}).get("status_code") == OK,
+    is_unanswered=lambda said: said.get("response") is None,
     splits=True,
     tells_cancelled=False,
 )
@@ -89,6 +90,7 @@ ANTHROPIC = Form(
     replied=_anthropic_replied,
     unanswered=_anthropic_unanswered,
     is_good=lambda said: (said.get("result") or {}).get("type") == "succeeded",
+    is_unanswered=lambda said: (said.get("result") or {}).get("type") in ("expired", "canceled"),
     splits=False,
     tells_cancelled=True,
 )

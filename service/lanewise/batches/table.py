@@ -47,6 +47,7 @@ BATCHES = Part(
             total INTEGER NOT NULL DEFAULT 0,
             completed INTEGER NOT NULL DEFAULT 0,
             failed INTEGER NOT NULL DEFAULT 0,
+            unanswered INTEGER NOT NULL DEFAULT 0,
             errors TEXT,
             output_file_id TEXT,
             error_file_id TEXT
@@ -70,6 +71,7 @@ class Asked:
     window_s: int
     metadata: Mapping[str, str] | None = None
     output_keep_s: int | None = None
+    total: int = 0  # requests, if they are counted already
 
 
 Row = sqlite3.Row
@@ -98,13 +100,13 @@ class BatchTable:
                     raise QuotaError(f"the key has {n} {kind}; accepted: at most {most}")
             tables.execute(
                 "INSERT INTO batches (id, tenant, form, endpoint, input_file_id,"
-                " completion_window, metadata, output_keep_s, status, created_at, expires_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " completion_window, metadata, output_keep_s, status, created_at, expires_at,"
+                " total) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(batch_id, asked.tenant, asked.form, asked.endpoint, asked.input_file_id),
                     asked.window,
                     None if asked.metadata is None else json.dumps(asked.metadata),
-                    *(asked.output_keep_s, VALIDATING, now, now + asked.window_s),
+                    *(asked.output_keep_s, VALIDATING, now, now + asked.window_s, asked.total),
                 ),
             )
         return self.get(batch_id)
@@ -199,11 +201,12 @@ class BatchTable:
                     files.add_finished(tables, file)
             tables.execute(
                 f"UPDATE batches SET status = ?, {status}_at = ?, output_file_id = ?,"
-                " error_file_id = ?, total = ?, completed = ?, failed = ? WHERE id = ?",
+                " error_file_id = ?, total = ?, completed = ?, failed = ?, unanswered = ?"
+                " WHERE id = ?",
                 (
                     *(status, int(time.time())),
                     *(None if file is None else file.id for file in (output, errors)),
-                    *(counts.total, counts.completed, counts.failed, row["id"]),
+                    *(counts.total, counts.completed, counts.failed, counts.unanswered, row["id"]),
                 ),
             )
 

@@ -30,6 +30,7 @@ class Counts:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    unanswered: int = 0  # of those that failed, for the batch ended before
 
     @property
     def left(self) -> int:
@@ -83,6 +84,7 @@ class Work:
             if custom_id in known and custom_id not in self._done:
                 self._done.add(custom_id)
                 self._count(self._form.is_good(said))
+                self.counts.unanswered += self._form.is_unanswered(said)
 
         self._answers = Answers(self._paths.answers, note)
         if self._paths.errors is not None:
@@ -119,6 +121,7 @@ class Work:
                 for line in lines
             ]
             await self._write()
+            self.counts.unanswered += len(lines)
 
     async def _work(self, pending: Iterator[Line], ask: Ask, slot: Slot) -> None:
         for line in pending:

@@ -72,3 +72,27 @@ BATCH = record(
     }
 )
 BATCHES = page_of(BATCH)
+JSONL = Answer(TEXT, whole_type="application/x-jsonl")
+MESSAGE_BATCH = record(
+    {
+        "id": TEXT,
+        "type": always("message_batch"),
+        "processing_status": one_of("in_progress", "canceling", "ended"),
+        "request_counts": mapping(COUNT),
+        "created_at": TEXT,
+        "expires_at": TEXT,
+        "ended_at": or_null(TEXT),
+        "cancel_initiated_at": or_null(TEXT),
+        "archived_at": or_null(TEXT),
+        "results_url": or_null(TEXT),
+    }
+)
+MESSAGE_BATCHES = record(
+    {
+        "data": array(MESSAGE_BATCH),
+        "has_more": FLAG,
+        "first_id": or_null(TEXT),
+        "last_id": or_null(TEXT),
+    }
+)
+MESSAGE_BATCH_DELETED = record({"id": TEXT, "type": always("message_batch_deleted")})
