@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from serving import answers, free_port, lanewise_server, wait_for
+from tiny_embedder import write_embedder
 from topics import cases
 
 pytestmark = pytest.mark.e2e
@@ -82,7 +83,9 @@ def test_a_server_killed_at_any_moment_answers_each_request_once(tmp_path):
 
 def batch(folder, *more, **options):
     command = [sys.executable, "-m", "lanewise", "batch", "in.jsonl", "-o", "out.jsonl"]
-    command += ["--model", "demo", "--threads", "1", *more]
+    command += ["--threads", "1", *more]
+    if "--model" not in more:
+        command += ["--model", "demo"]
     return subprocess.Popen(command, cwd=folder, text=True, stderr=subprocess.PIPE, **options)
 
 
@@ -135,3 +138,27 @@ def test_files_that_are_none_are_refused_and_left_alone(tmp_path, given, before,
     assert said in told
     if before is not None:
         assert (tmp_path / "out.jsonl").read_text() == before
+
+
+def test_vectors_of_a_batch_are_those_of_the_server(tmp_path):
+    model = write_embedder(tmp_path / "tiny-bert")
+    asked = [{"input": [f"text {i}", "another"], "model": "any"} for i in range(20)]
+    lines = [
+        {"custom_id": f"{i}", "method": "POST", "url": "/v1/embeddings", "body": one}
+        for i, one in enumerate(asked)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with batch(tmp_path, "--model", str(model), stdout=subprocess.PIPE) as command:
+        said, _ = command.communicate(timeout=60)
+    assert said == "out.jsonl: 20 of 20 requests answered, 0 failed\n"
+    found = {
+        one["custom_id"]: one["response"]["body"]["data"]
+        for one in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    }
+    with (
+        lanewise_server(str(model), "--threads", "1") as url,
+        httpx.Client(base_url=url) as client,
+    ):
+        for i in range(0, 20, 6):
+            body = {"input": asked[i]["input"]}
+            assert client.post("/v1/embeddings", json=body).json()["data"] == found[f"{i}"]

@@ -51,7 +51,7 @@ MAX_ACTIVE = 4  # batches that are worked on at once; the lines of each are in m
 LOOK_S = 1.0  # how often counts are noted and the clock is read
 SWEEP_S = 60.0  # how often what is too old is removed
 AGAIN_S = 5.0  # until a batch is tried again that could not be worked on
-KEPT_DAYS = 30.0  # for which batches are shown
+KEPT_DAYS = 60.0  # from its creation on a batch is shown for so long
 
 # The number and the tenant of a key, a path, and the line of a request.
 AskFor = Callable[[int, str, str, bytes], Awaitable[Reply]]
@@ -90,6 +90,7 @@ class Runner:
         self._stops: dict[str, asyncio.Event] = {}  # of those that are to be cancelled
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
         self._metrics = BatchMetrics(registry)
 
     # What endpoints call.
@@ -122,6 +123,9 @@ class Runner:
 
     def stop(self) -> None:
         """Do no more; what has no answer is asked again by the next server."""
+        if self._is_stopping:
+            return  # a task that is cancelled again would not close its files in order
+        self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
         for task in self._active.values():
