@@ -16,6 +16,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from lanewise.api.batches.metrics import BatchMetrics
+from lanewise.api.http.limits import DEFAULT_BYTES
 from lanewise.batches.forms import FORMS, Reply
 from lanewise.batches.hours import Hours
 from lanewise.batches.lines import BadLinesError, Fault, Limits
@@ -63,6 +64,7 @@ class BatchRules:
 
     concurrency: int = 32  # requests at a time
     hours: Hours = field(default_factory=Hours)
+    memory_bytes: int = DEFAULT_BYTES  # that their requests hold together
 
 
 class Runner:
