@@ -32,9 +32,21 @@ PYTHON = {
     "runtime": {"native", "loading", "host", "topology"},
     "engine": {"runtime", "giving_way"},
     "store": {"giving_way"},
+    "records": set(),
+    "batches": {"records"},
     "receipts": {"store", "runtime", "loading"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
-    "api": {"receipts", "engine", "text", "sandbox", "settings", "told", "guide"},
+    "api": {
+        "receipts",
+        "records",
+        "batches",
+        "engine",
+        "text",
+        "sandbox",
+        "settings",
+        "told",
+        "guide",
+    },
     "commands": {
         "receipts",
         "planning",
@@ -66,6 +78,8 @@ PYTHON = {
         "held",
         "topology",
         "store",
+        "records",
+        "batches",
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},
@@ -88,6 +102,7 @@ QUANTIZER_PARTS = {
 # Commands that run the engine or a template too.
 PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
+    "commands/batch.py": {"api", "batches", "server"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
     "commands/verify.py": {"engine"},
@@ -106,6 +121,7 @@ OUTSIDE = {
     "markdown_it": {"guide"},
     "matplotlib": {"commands"},
     "ray": {"cluster"},
+    "python_multipart": {"api"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions

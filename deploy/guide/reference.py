@@ -12,9 +12,11 @@ from typing import Any, cast
 from prometheus_client import Metric
 
 from deploy.guide.schemas import cell, fields_table, inner_schemas
+from lanewise.api.batches.metrics import BatchMetrics
 from lanewise.api.endpoints import health
 from lanewise.api.endpoints.documents import describe
-from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
+from lanewise.api.endpoints.endpoint import Endpoint
+from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.http.front import Front
 from lanewise.api.http.keys import Keys
 from lanewise.api.http.web_pages import WebPages
@@ -165,6 +167,7 @@ def _all_metrics() -> Iterator[tuple[Metric, set[str]]]:
     registry = metrics.registry
     MachineMetrics(registry)
     Front(Settings(), registry)
+    BatchMetrics(registry)
     RequestMiddleware(
         cast(Any, None),
         keys=Keys((), ()),

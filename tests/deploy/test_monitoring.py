@@ -71,7 +71,10 @@ def scraped(tmp_path_factory) -> Iterator[Prometheus]:
     port = free_port()
     with (
         collecting() as (endpoint, _),
-        lanewise_server("--threads", "1", "--otlp-traces-endpoint", endpoint) as server,
+        lanewise_server(
+            *("--threads", "1", "--otlp-traces-endpoint", endpoint),
+            *("--data-dir", str(folder / "data")),
+        ) as server,
     ):
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

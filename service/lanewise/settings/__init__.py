@@ -8,6 +8,7 @@ file, the file over the default.
 from lanewise.settings.commands import (
     EVERY_SETTINGS,
     QUANTIZED_FORMATS,
+    BatchSettings,
     BenchSettings,
     ChatSettings,
     CompareSettings,
@@ -56,6 +57,7 @@ __all__ = [
     "EVERY_SETTINGS",
     "MTP",
     "QUANTIZED_FORMATS",
+    "BatchSettings",
     "BenchSettings",
     "ChatSettings",
     "CompareSettings",

@@ -11,11 +11,13 @@ from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates, states_for
 from lanewise.engine.kv.stored_blocks import NoStore
+from lanewise.engine.scheduling.background import Background, split
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
+from lanewise.engine.scheduling.room import Room
 from lanewise.engine.scheduling.sight import Sight
 from lanewise.engine.scheduling.suspects import Suspects
-from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue, who_gives_way
+from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
 
 MAX_BY_RIGHT = 8  # sequences admitted in one step by preempting others
@@ -33,7 +35,10 @@ class Scheduler:
     its blocks, returns first of its client and is computed again. The first sequence is never
     preempted; the pool holds one sequence of maximum length, so it always ends. A client or request
     with more than its share of places or blocks gives some up for one that waits with less
-    (``who_gives_way``).
+    (``Room``).
+
+    Sequences in the background get what all others leave: rows that hardly lengthen a step, places
+    and blocks that are free. They are preempted for any other that lacks a place or a block.
 
     A failed guess was never counted as computed, so the token in its place has all keys and values
     that it needs. A sequence whose next block is being computed by a running one lets others pass
@@ -69,6 +74,8 @@ class Scheduler:
             store=store,
         )
         self._shares = Shares()
+        self._background = Background(config, pacer, self._shares)
+        self._room = Room(pool, self.blocks, self._shares)
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Scheduled] = []  # by priority, then in the order they were admitted
         # Preemption in favour of a waiting sequence is considered when a sequence came or left, and
@@ -110,7 +117,8 @@ class Scheduler:
         admitted, gave_way = ([], []) if preempted else self._admit_by_right()
         prompts: list[Scheduled] = []
         held = self._held_back()
-        for sequence in self.running:
+        n_others = split(self.running)
+        for sequence in self.running[:n_others]:
             if not sequence.is_decoding:
                 prompts.append(sequence)
             elif sequence not in held:
@@ -128,6 +136,10 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
+        if len(self.running) > n_others or self.waiting.is_background:
+            self._background.add(budget, self.running, held, self.work_of(budget.turns))
+            if not preempted:
+                admitted += self._admit(budget, background=True)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
 
@@ -371,29 +383,13 @@ class Scheduler:
         sequence = self.waiting.pop(self.running)
         self.waiting.put_back(sequence)
         prefix = self.blocks.find_prefix(sequence)
-        victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
+        victims = [] if prefix is None else self._room.who_gives_way(sequence, prefix, self.running)
         # Sequences that give way may hold blocks of its prefix.
         if victims and self._has_rows(sequence, 0):
             return sequence, victims
         self._has_changed = False
         self._look_again_at = n_steps + STEPS_OF_RIGHT
         return None
-
-    def _who_gives_way(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
-        victims: list[Scheduled] = []
-        running = self.running
-        if not self.blocks.free_rows:
-            victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
-            if not victims:
-                return []
-            running = [one for one in running if one is not victims[0]]
-        free = self._pool.n_free + sum(map(self.blocks.n_freed, victims))
-        lacking = self.blocks.n_lacking(sequence, prefix, len(running)) - free
-        if lacking > 0:
-            sizes = [self.blocks.n_freed(one) for one in running]
-            more = who_gives_way(sequence, running, sizes, lacking, self._shares)
-            victims = victims + more if more else []
-        return victims
 
     def _preempt(self, sequence: Scheduled) -> None:
         self.running.remove(sequence)
@@ -403,18 +399,25 @@ class Scheduler:
         sequence.n_preempted += 1
         self.waiting.put_back(sequence)
 
-    def _admit(self, budget: Budget, before: Rank | None = None) -> list[Scheduled]:
-        """Start waiting sequences while there is room; only those that rank before ``before``."""
+    def _admit(
+        self, budget: Budget, before: Rank | None = None, *, background: bool = False
+    ) -> list[Scheduled]:
+        """Start waiting sequences while there is room; only those that rank before ``before``.
+
+        They are in the ``background``, when no others wait, or they are the others.
+        """
         admitted: list[Scheduled] = []
         passed: list[Scheduled] = []
         # A finished sequence keeps its row while a step with it runs.
         while self.waiting and self.blocks.free_rows and budget.is_left:
+            if self.waiting.is_background is not background:
+                break
             sequence = self.waiting.pop(self.running)
             if before is not None and self._shares.rank(sequence) >= before:
                 passed.append(sequence)
                 break
             prefix = self.blocks.find_prefix(sequence)
-            if prefix is not None and self._lacks_blocks(sequence, prefix):
+            if prefix is not None and self._room.lacks_blocks(sequence, prefix, len(self.running)):
                 passed.append(sequence)
                 break
             if prefix is None or not self._has_rows(sequence, prefix.n_cached):
@@ -424,14 +427,12 @@ class Scheduler:
                 continue
             self._start(sequence, prefix)
             admitted.append(sequence)
-            self._pace(budget, sequence)
+            if not background:
+                self._pace(budget, sequence)
             budget.spend_on(sequence)
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
-
-    def _lacks_blocks(self, sequence: Scheduled, prefix: Prefix) -> bool:
-        return self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free
 
     def _has_rows(self, sequence: Scheduled, n_cached: int) -> bool:
         """Whether all pictures behind a sequence's first tokens have been seen by a tower."""
