@@ -14,14 +14,17 @@ from lanewise.api.openapi.shapes import (
     record,
 )
 
-USAGE = record({"prompt_tokens": COUNT, "total_tokens": COUNT})
+USAGE = record(
+    {"prompt_tokens": COUNT, "total_tokens": COUNT},
+    {"prompt_tokens_details": record({"cached_tokens": COUNT})},
+)
 ENCODED = {"type": "string", "contentEncoding": "base64"}
 VECTOR = array(NUMBER)
 LISTED = {"id": TEXT, "object": always("list"), "created": COUNT, "model": TEXT, "usage": USAGE}
 
 
-def _listed(fields: Schema) -> Schema:
-    return record(LISTED | {"data": array(record(fields))})
+def _listed(fields: Schema, more: Schema | None = None, beside: Schema | None = None) -> Schema:
+    return record(LISTED | {"data": array(record(fields, more or {}))}, beside or {})
 
 
 EMBEDDINGS = _listed(
@@ -34,8 +37,23 @@ POOLED = _listed(
         "data": either(VECTOR, array(VECTOR), ENCODED),
     }
 )
-SCORES = _listed({"object": always("score"), "index": COUNT, "score": NUMBER})
-CLASSES = _listed({"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT})
+IDS = array(COUNT)
+SCORES = _listed(
+    {"object": always("score"), "index": COUNT, "score": NUMBER},
+    {"probability": NUMBER, "token_logprobs": VECTOR, "token_ids": IDS},
+    {"prompt_token_ids": IDS},
+)
+CLASSES = _listed(
+    {"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT},
+    {
+        "labels": array(TEXT),
+        "logprobs": VECTOR,
+        "input": COUNT,
+        "question": either(COUNT, TEXT),
+        "prompt_token_ids": IDS,
+        "label_token_ids": array(IDS),
+    },
+)
 RANKED = either(
     record(
         {

@@ -35,6 +35,8 @@ class SamplingParams:
         None  # alternatives reported beside each token; None = no log-probabilities
     )
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    # The first of them that is scored; what is before it may come from the prefix cache.
+    score_from: int = 1
 
     @property
     def has_penalties(self) -> bool:
