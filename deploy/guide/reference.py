@@ -42,7 +42,7 @@ DIALECTS: dict[str, tuple[str, ...]] = {
     "api-anthropic": ("/v1/messages",),
     "api-vectors": (
         *("/v1/embeddings", "/pooling", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
-        *("/v1/classify", "/embed", "/info", "/api/embed", "/embedding"),
+        *("/v1/classify", "/v1/systemone", "/embed", "/info", "/api/embed", "/embedding"),
     ),
     "api-openai": ("/v1/chat", "/v1/completions", "/v1/models", "/api/v0/"),
     "api-ollama": ("/api/",),

@@ -63,6 +63,7 @@ from lanewise.api.endpoints.tokenize import (
 from lanewise.api.generation import path
 from lanewise.api.generation.dialect import Dialect
 from lanewise.api.http.error_forms import OPENAI, ErrorForm, ErrorForms
+from lanewise.api.likelihoods.deciding import SystemOneRequest, systemone
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
 from lanewise.api.openapi import pooled_answers as pooled
@@ -315,6 +316,14 @@ ENDPOINTS = (
         pooled.CLASSES,
         ranking.ClassifyRequest,
         unless=NO_CLASSES,
+    ),
+    Endpoint(
+        "/v1/systemone",
+        "Answer typed questions about a state with probabilities",
+        systemone,
+        pooled.DECISIONS,
+        SystemOneRequest,
+        unless=NO_TEXT,
     ),
     # text-embeddings-inference.
     _vectors("/embed", elsewhere.tei_embed, pooled.VECTORS, elsewhere.TeiEmbedRequest),

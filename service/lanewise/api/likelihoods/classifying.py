@@ -131,7 +131,7 @@ async def _asked(
 
 
 async def _label_ids(call: Call[B], labels: Sequence[str], param: str) -> list[list[int]]:
-    """The tokens of labels. Who has one that goes on from another is told."""
+    """The tokens of labels; the client is told of one that goes on from another."""
     if len(set(labels)) < len(labels):
         twice = next(i for i, one in enumerate(labels) if one in labels[:i])
         name = f"{param}[{twice}]"

@@ -1,4 +1,4 @@
-"""What endpoints of models that are pooled answer."""
+"""What endpoints of models that are pooled answer, and those that score labels."""
 
 from lanewise.api.openapi.shapes import (
     ANY,
@@ -10,6 +10,7 @@ from lanewise.api.openapi.shapes import (
     always,
     array,
     either,
+    mapping,
     or_null,
     record,
 )
@@ -53,6 +54,28 @@ CLASSES = _listed(
         "prompt_token_ids": IDS,
         "label_token_ids": array(IDS),
     },
+)
+SHARES = mapping(NUMBER)
+CHOSEN = {"choice": TEXT, "probabilities": SHARES, "confidence": NUMBER}
+PLACED = {"score": NUMBER, "legend": ANY, "probabilities": SHARES, "confidence": NUMBER}
+DECISIONS = record(
+    {
+        "model": TEXT,
+        "answers": mapping(
+            either(
+                record({"type": always("noul"), "noul": NUMBER}),
+                record({"type": always("choice"), **CHOSEN}),
+                record({"type": always("score"), **PLACED}),
+            )
+        ),
+        "usage": record(
+            {
+                "input_tokens": COUNT,
+                "output_tokens": COUNT,
+                "input_tokens_details": record({"cached_tokens": COUNT}),
+            }
+        ),
+    }
 )
 RANKED = either(
     record(
