@@ -32,9 +32,10 @@ PYTHON = {
     "runtime": {"native", "loading", "host", "topology"},
     "engine": {"runtime", "giving_way"},
     "store": {"giving_way"},
+    "records": set(),
     "receipts": {"store", "runtime", "loading"},
     "planning": {"engine", "runtime", "loading", "host", "held"},
-    "api": {"receipts", "engine", "text", "sandbox", "settings", "told", "guide"},
+    "api": {"receipts", "records", "engine", "text", "sandbox", "settings", "told", "guide"},
     "commands": {
         "receipts",
         "planning",
@@ -66,6 +67,7 @@ PYTHON = {
         "held",
         "topology",
         "store",
+        "records",
     },
     "cluster": {"api", "settings"},
     "__main__": {"cli"},
@@ -106,6 +108,7 @@ OUTSIDE = {
     "markdown_it": {"guide"},
     "matplotlib": {"commands"},
     "ray": {"cluster"},
+    "python_multipart": {"api"},
 }
 
 # The same for the folders of native/src; "base" is its files in no folder, with the exceptions

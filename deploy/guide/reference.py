@@ -14,7 +14,8 @@ from prometheus_client import Metric
 from deploy.guide.schemas import cell, fields_table, inner_schemas
 from lanewise.api.endpoints import health
 from lanewise.api.endpoints.documents import describe
-from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
+from lanewise.api.endpoints.endpoint import Endpoint
+from lanewise.api.endpoints.table import ENDPOINTS
 from lanewise.api.http.front import Front
 from lanewise.api.http.keys import Keys
 from lanewise.api.http.web_pages import WebPages

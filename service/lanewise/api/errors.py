@@ -15,6 +15,7 @@ ApiError
  ├─ HeadTooLargeError           431 request_header_fields_too_large
  ├─ InternalError               500 internal_error
  ├─ NotSupportedError           501 not_implemented, also of an unknown transfer coding
+ ├─ NoRoomError                 507 disk_full
  ├─ UnavailableError            503 service_unavailable, queue_timeout, too_many_connections or
  │                                  too_much_memory, with Retry-After
  └─ RequestTimeoutError         504 request_timeout
@@ -203,6 +204,14 @@ class UnavailableError(ApiError):
     status = 503
     type = "service_unavailable_error"
     code = "service_unavailable"
+
+
+class NoRoomError(ApiError):
+    """There is no room on the server's disk."""
+
+    status = 507
+    type = "server_error"
+    code = "disk_full"
 
 
 class RequestTimeoutError(ApiError):

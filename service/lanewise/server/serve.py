@@ -22,6 +22,7 @@ from lanewise.api.shared.workers import INLINE_SIZE, Workers, started
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.loading.adapters.lora import files_under
+from lanewise.records.database import Database
 from lanewise.runtime import Model
 from lanewise.sandbox.lane import SandboxError
 from lanewise.server import file_watch, machine
@@ -32,6 +33,7 @@ from lanewise.server.listener import address_of
 from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
 from lanewise.server.make_issuer import make_issuer
+from lanewise.server.make_records import open_files
 from lanewise.server.model_text import Text
 from lanewise.server.names import names_of
 from lanewise.settings import Settings
@@ -52,6 +54,7 @@ def serve(
     limit: host.MemoryLimit,
     listener: socket.socket,
     *,
+    records: Database | None = None,
     warms_up: bool = True,
 ) -> int:
     """Serve ``model`` on ``listener`` until told to stop, and close it; the exit status.
@@ -106,6 +109,8 @@ def serve(
             if settings.allow_runtime_lora
             else None,
             budgets=TextBudgets.of(settings),
+            records=records,
+            files=open_files(settings, records),
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
             issuer=None
             if text.pooling is not None

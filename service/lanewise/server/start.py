@@ -13,6 +13,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from lanewise import host
 from lanewise.api.observing.logs import set_up_logging
 from lanewise.held import held_within
 from lanewise.server.listener import bind, raise_file_limit
+from lanewise.server.make_records import open_records
 from lanewise.server.opening import Opened, load_opened, open_model
 from lanewise.settings import (
     Settings,
@@ -55,6 +57,11 @@ def run(settings: Settings) -> int:
     asked, settings = settings, with_keys_of_files(settings)
     if catalogue is None:
         return _serve(settings, open_model)
+    if settings.data_dir is not None:
+        raise SettingsError(
+            f"data_dir is {settings.data_dir} beside several models; accepted: a data_dir for a"
+            " server of one MODEL"
+        )
     _check(settings)
     raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
@@ -85,14 +92,21 @@ def _serve(
     _check(settings)
     raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
-    with bind(settings.host, settings.port) as listener:
+    with bind(settings.host, settings.port) as listener, ExitStack() as opened:
+        records = open_records(settings)
+        if records is not None:
+            opened.callback(records.close)
         threads = settings.threads or host.default_threads().threads
         limit = host.memory_limit()
         settings = within_memory(settings, limit)
         model, text = load(settings, threads, limit)
         from lanewise.server import serve
 
-        return serve.serve(settings, model, text, threads, limit, listener, warms_up=warms_up)
+        return serve.serve(
+            *(settings, model, text, threads, limit, listener),
+            records=records,
+            warms_up=warms_up,
+        )
 
 
 def within_memory(settings: Settings, limit: host.MemoryLimit) -> Settings:

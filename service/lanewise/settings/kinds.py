@@ -165,6 +165,7 @@ SECONDS = Kind(
 SOME_SECONDS = Kind(
     _checked(float, lambda value: 0 < value < float("inf")), "seconds above 0", "SECONDS"
 )
+DAYS = Kind(SECONDS.parse, "days from 0", "DAYS")
 MILLISECONDS = Kind(SECONDS.parse, "milliseconds from 0", "MS")
 TEMPERATURE = Kind(_checked(float, lambda value: 0 <= value <= 2), "a number from 0 to 2", "NUMBER")
 ABOVE_0 = Kind(_checked(float, lambda value: 0 < value < float("inf")), "a number above 0", "N")

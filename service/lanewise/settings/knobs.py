@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lanewise.settings.kinds import (
+    DAYS,
     HF_OVERRIDES,
     KEYS,
     MILLISECONDS,
@@ -229,6 +230,18 @@ class Settings(ModelSettings):
         False,
         ON_OFF,
         "encrypt what is in kv_store with the secret of kv_store_key_file (package `cryptography`)",
+    )
+    data_dir: str | None = knob(
+        None,
+        TEXT,
+        "directory of this server alone for what it keeps of its clients: files and batches;"
+        " nothing is kept when not given",
+    )
+    max_file_bytes: int = knob(512 * MIB, SIZE, "largest file of /v1/files")
+    max_files: int = knob(10_000, integer(1), "most files of an API key")
+    file_quota: int = knob(10 << 30, SIZE, "most bytes of the files of an API key")
+    file_days: float = knob(
+        30.0, DAYS, "days after which a file goes that was sent without expires_after; 0 = never"
     )
     receipts: str | None = knob(
         None,

@@ -78,6 +78,11 @@ EMBEDS = "{model} makes vectors of texts; accepted: /v1/embeddings, /v1/rerank a
 COMPARES = "{model} makes vectors of tokens; accepted: /pooling, /v1/rerank and /v1/score"
 RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /v1/classify"
 CLASSIFIES = "{model} names the classes of texts; accepted: /v1/classify"
+# What is said where there is no directory for it.
+NOTHING_KEPT = (
+    "this server was started without --data-dir DIR; accepted: with one, where files and batches"
+    " are kept"
+)
 # What every model lacks.
 NEVER = (
     Absent(
@@ -96,15 +101,9 @@ NEVER = (
         ("/v1/audio", "/v1/realtime"),
     ),
     Absent(
-        "this server keeps no files",
-        "their text, in messages",
-        ("/v1/files", "/v1/uploads", "/v1/vector_stores", "/v1/containers"),
-    ),
-    Absent(
-        "this server answers while the client waits",
-        "the requests themselves, many at once: they are computed together, and those with a higher"
-        " number as priority after others",
-        ("/v1/batches",),
+        "this server keeps files whole",
+        "/v1/files, on a server with --data-dir; for a conversation their text, in messages",
+        ("/v1/uploads", "/v1/vector_stores", "/v1/containers"),
     ),
     Absent(
         "this server trains and rates no models",

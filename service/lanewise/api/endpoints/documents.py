@@ -11,7 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from lanewise.api.endpoints.table import ENDPOINTS, Endpoint, error_forms
+from lanewise.api.endpoints.endpoint import Endpoint
+from lanewise.api.endpoints.table import ENDPOINTS, error_forms
 from lanewise.api.http.error_forms import ErrorForm
 from lanewise.api.openapi.answers import ERRORS, SSE, Answer
 from lanewise.api.openapi.shapes import TEXT, Schema, always, either, record

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 
 from lanewise.api.endpoints.absent import absent_at, reason_of, refusal_of
-from lanewise.api.endpoints.table import Endpoint
+from lanewise.api.endpoints.endpoint import Endpoint
 from lanewise.api.errors import ApiError, BadRequestError, cut
 from lanewise.api.shared.state import ServerState
 

@@ -1,10 +1,8 @@
 """Every endpoint once: what the router serves, and what the documentation says of it."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, RootModel
+from pydantic import RootModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -30,7 +28,6 @@ from lanewise.api.encoding import elsewhere, ranking
 from lanewise.api.encoding.embeddings import EmbeddingRequest, PoolingRequest, embeddings, pooling
 from lanewise.api.endpoints import adapters, llama_server
 from lanewise.api.endpoints.absent import (
-    MODEL,
     NEVER,
     NO_CLASSES,
     NO_RANKING,
@@ -39,11 +36,10 @@ from lanewise.api.endpoints.absent import (
     NO_TEXT,
     NO_VECTORS,
     NOT_POOLED,
-    Absent,
-    reason_of,
-    refusal_of,
 )
+from lanewise.api.endpoints.endpoint import Answering, Body, Endpoint, Given
 from lanewise.api.endpoints.health import live, ready
+from lanewise.api.endpoints.kept import KEPT
 from lanewise.api.endpoints.models import get_model, list_lm_studio, list_models
 from lanewise.api.endpoints.ollama_models import (
     ELSEWHERE,
@@ -67,93 +63,10 @@ from lanewise.api.likelihoods.deciding import SystemOneRequest, systemone
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
 from lanewise.api.openapi import pooled_answers as pooled
-from lanewise.api.openapi.answers import NDJSON, OF_BODIES, Answer
+from lanewise.api.openapi.answers import NDJSON, Answer
 from lanewise.api.openapi.shapes import TEXT, Schema, either
 from lanewise.api.schemas import LoadAdapterRequest, UnloadAdapterRequest
 from lanewise.api.shared.state import ServerState
-
-Body = type[BaseModel]
-Given = Answer | Schema  # a schema: of JSON that is not streamed
-Answering = Callable[[Request, ServerState], Awaitable[Response]]
-Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
-ANSWER: Speaking = path.answer
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A path, what answers there, and the schemas of its body and its answer.
-
-    Where API keys are configured every endpoint wants one, unless it says ``public``.
-    """
-
-    path: str
-    summary: str
-    answer: Answering
-    gives: Given | None = None  # None: nothing but errors
-    body: Body | None = None
-    public: bool = False
-    verb: str | None = None  # where the body does not say it
-    errors: ErrorForm = OPENAI  # here and below this path
-    also: tuple[int, ...] = ()  # statuses of errors that its fields do not tell
-    is_missing: bool = False  # it does nothing but say why it does nothing
-    speaks: bool = False  # it answers in a dialect
-    unless: Absent | None = None  # what is said where the model is not of the kind for it
-
-    @classmethod
-    def speaking(
-        cls, path_: str, dialect: Dialect[Any], gives: Given, do: Speaking = ANSWER
-    ) -> Self:
-        """An endpoint that answers what is asked in a dialect, or does something else with it."""
-
-        async def answer(request: Request, state: ServerState) -> Response:
-            return await do(request, state, dialect)
-
-        answer.__name__, answer.__doc__ = dialect.name, f"{dialect.summary}."
-        return cls(
-            path_,
-            dialect.summary,
-            answer,
-            gives,
-            dialect.body,
-            errors=dialect.errors,
-            speaks=True,
-            unless=NO_TEXT,
-        )
-
-    @classmethod
-    def missing(cls, path_: str, name: str, reason: str, verb: str = "POST") -> Self:
-        """An endpoint of another server's that does nothing but say why it does nothing."""
-
-        async def answer(_: Request, state: ServerState) -> Response:
-            raise refusal_of(path_.split("/{")[0], reason, state)
-
-        answer.__name__ = name
-        answer.__doc__ = f"Not supported: {reason.replace(MODEL, 'the model')}."
-        return cls(path_, "Not supported", answer, verb=verb, is_missing=True)
-
-    @property
-    def method(self) -> str:
-        """The method of HTTP."""
-        return self.verb or ("GET" if self.body is None else "POST")
-
-    def statuses(self, form: ErrorForm) -> list[int]:
-        """Of the errors that it may answer with, which have this form."""
-        found = {*self.also, *form.also}
-        if self.is_missing or self.unless is not None:
-            found.add(501)
-        if self.body is not None:
-            found.update(OF_BODIES)
-        if not self.public:
-            found.update((401, 503))
-        return sorted(found)
-
-    async def serve(self, request: Request) -> Response:
-        """What a router calls: answer, or say why a model of this kind cannot."""
-        state: ServerState = request.app.state.server
-        absent = self.unless
-        if absent is not None and not absent.has(state.pooling):
-            raise refusal_of(self.path.split("/{")[0], reason_of(absent, state), state)
-        return await self.answer(request, state)
 
 
 class Invocation(RootModel[ChatCompletionRequest | CompletionRequest]):
@@ -411,6 +324,7 @@ ENDPOINTS = (
         speaks=True,
         unless=NO_TEXT,
     ),
+    *KEPT,
     Endpoint("/metrics", "Prometheus metrics", metrics, METRICS, public=True),
     Endpoint("/version", "The server's version", version, openai.VERSION, public=True),
     *(

@@ -237,6 +237,7 @@ class Connection(HttpToolsProtocol):
         self.scope["hold"] = hold  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self.cycle.transport = self._output  # type: ignore[assignment]
+        self.scope["more_time"] = self._more_time  # type: ignore[typeddict-unknown-key]
         self.scope["pass_on"] = partial(pass_on, self.cycle)  # type: ignore[typeddict-unknown-key]
         if self._is_probe:
             self.cycle.keep_alive = False
@@ -276,6 +277,11 @@ class Connection(HttpToolsProtocol):
             self.server_state.total_requests += 1
             return
         super().on_response_complete()
+
+    def _more_time(self) -> None:
+        """A long body moves on: it has as long again from now."""
+        if self._phase is BODY and self._deadline:
+            self._deadline = self.loop.time() + self._limits.body_timeout_s
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle

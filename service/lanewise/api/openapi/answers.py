@@ -23,8 +23,8 @@ OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503, 504)
 ERRORS = {
     400: "A field has a value that cannot be used, or that this model or server cannot honour",
     401: "The API key is missing or wrong",
-    403: "Not with this key, or on no server that was started like this one",
-    404: "There is no such model, response or path",
+    403: "Not with this key, or no more of it, or on no server that was started like this one",
+    404: "There is no such model, response, file, batch or path",
     408: "The body did not arrive in time",
     409: "It is in use",
     413: "The body is too large",
@@ -34,5 +34,6 @@ ERRORS = {
     501: "This server does not do that; the message says why",
     503: "The server is shutting down or busy, or the request has waited too long; see Retry-After",
     504: "The request took longer than requests may",
+    507: "There is no room on the server's disk",
     529: "As 503, in Anthropic's number",
 }

@@ -21,6 +21,8 @@ from lanewise.api.shared.workers import Workers
 from lanewise.engine.base.adapters import Adapters, LoadedAdapter
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
+from lanewise.records.database import Database
+from lanewise.records.files import FileStore
 from lanewise.sandbox.pool import Counters, Sandbox
 from lanewise.sandbox.templates import TemplateService
 from lanewise.text.answers.budget import ThinkingControl
@@ -76,6 +78,8 @@ class ServerState:
     locate_adapter: Callable[[str], Path | None] | None = None
     tracer: Tracer | None = None  # None: traces are off
     issuer: ReceiptIssuer | None = None  # None: no receipts are given
+    records: Database | None = None  # of data_dir; None: nothing is kept
+    files: FileStore | None = None  # there
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again
