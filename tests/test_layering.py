@@ -92,6 +92,7 @@ PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
+    "commands/usage.py": {"records"},
     "commands/verify.py": {"engine"},
     # Programs of their own, so that no file of a model is read by the router.
     "router/sizing.py": {"engine", "held", "loading", "planning", "runtime"},

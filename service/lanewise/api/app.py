@@ -1,5 +1,6 @@
 """The HTTP application: routes and what wraps them."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -37,7 +38,11 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         warming = warm_up.begin(state)
+        writing = asyncio.create_task(_write_usage(state))
         yield
+        writing.cancel()
+        if state.spending is not None:
+            await state.spending.write()
         warming.cancel()
         await state.sandbox.close()
 
@@ -81,6 +86,9 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
                 registry=state.engine.metrics.registry,
                 asked=[(e.method, e.path) for e in ENDPOINTS if e.speaks],
                 tracer=state.tracer,
+                spending=state.spending,
+                counted={(e.method, e.path) for e in ENDPOINTS if e.is_counted},
+                model_of=state.canonical_name,
             ),
         ],
         exception_handlers={
@@ -93,7 +101,14 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
     app.state.server = state
     app.router.redirect_slashes = False
     health.count_readiness(state)
+    if state.spending is not None:
+        state.spending.count_in(state.engine.metrics.registry)
     return app
+
+
+async def _write_usage(state: ServerState) -> None:
+    if state.spending is not None:
+        await state.spending.keep_writing()
 
 
 class KnownRoute(Route):

@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "Run": (
         *("configure", "several-models", "stored-prompts", "deploy", "arm", "operate"),
+        "budgets",
         *("metrics", "tune", "troubleshooting"),
     ),
     "Understand": ("quantize", "performance", "design", "decisions/index"),

@@ -34,6 +34,7 @@ from lanewise.server.make_encoder import make_encoder
 from lanewise.server.make_engine import make_engine
 from lanewise.server.make_issuer import make_issuer
 from lanewise.server.make_records import open_files
+from lanewise.server.make_spending import make_spending
 from lanewise.server.model_text import Text
 from lanewise.server.names import names_of
 from lanewise.settings import Settings
@@ -109,6 +110,7 @@ def serve(
             if settings.allow_runtime_lora
             else None,
             budgets=TextBudgets.of(settings),
+            spending=make_spending(settings, records),
             records=records,
             files=open_files(settings, records),
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),

@@ -24,10 +24,18 @@ from lanewise.settings.commands import (
     RemoveSettings,
     ReportSettings,
     StoreSettings,
+    UsageSettings,
     VerifySettings,
 )
 from lanewise.settings.groups import grouped
-from lanewise.settings.key_files import store_secret, with_keys_of_files
+from lanewise.settings.key_files import (
+    LIMITS,
+    KeyLine,
+    Limits,
+    key_lines,
+    store_secret,
+    with_keys_of_files,
+)
 from lanewise.settings.kinds import MTP, SettingsError, parse_size
 from lanewise.settings.knobs import (
     ComputeSettings,
@@ -52,6 +60,7 @@ from lanewise.settings.reading import (
 
 __all__ = [
     "EVERY_SETTINGS",
+    "LIMITS",
     "MTP",
     "QUANTIZED_FORMATS",
     "BenchSettings",
@@ -62,6 +71,8 @@ __all__ = [
     "DoctorSettings",
     "FamiliesSettings",
     "InspectSettings",
+    "KeyLine",
+    "Limits",
     "ListSettings",
     "ModelSettings",
     "PackSettings",
@@ -75,11 +86,13 @@ __all__ = [
     "SettingsError",
     "SourceSettings",
     "StoreSettings",
+    "UsageSettings",
     "VerifySettings",
     "WeightSettings",
     "add_arguments",
     "flag_of",
     "grouped",
+    "key_lines",
     "parse_size",
     "read_yaml",
     "resolve",

@@ -81,7 +81,7 @@ CLASSIFIES = "{model} names the classes of texts; accepted: /v1/classify"
 # What is said where there is no directory for it.
 NOTHING_KEPT = (
     "this server was started without --data-dir DIR; accepted: with one, where files and batches"
-    " are kept"
+    " and what keys use are kept"
 )
 # What every model lacks.
 NEVER = (

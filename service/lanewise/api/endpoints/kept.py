@@ -1,6 +1,7 @@
 """The endpoints of what a server keeps in its data directory."""
 
 from lanewise.api.endpoints.endpoint import Endpoint
+from lanewise.api.endpoints.usage import usage
 from lanewise.api.files import endpoints as files
 from lanewise.api.openapi import kept_answers as kept
 from lanewise.api.openapi.openai_answers import DELETED
@@ -36,5 +37,13 @@ KEPT = (
         verb="DELETE",
         keeps=True,
         also=(404, 507),
+    ),
+    Endpoint(
+        "/v1/usage",
+        "What keys have used, by day and model",
+        usage,
+        kept.USAGE,
+        keeps=True,
+        also=(400,),
     ),
 )

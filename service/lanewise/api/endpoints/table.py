@@ -237,6 +237,7 @@ ENDPOINTS = (
         pooled.DECISIONS,
         SystemOneRequest,
         unless=NO_TEXT,
+        computes=True,
     ),
     # text-embeddings-inference.
     _vectors("/embed", elsewhere.tei_embed, pooled.VECTORS, elsewhere.TeiEmbedRequest),
