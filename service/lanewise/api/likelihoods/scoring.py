@@ -1,8 +1,9 @@
 """Runs given continuations of prompts, and says how likely the model finds each of them.
 
-Nothing is drawn. What continuations have before them in common is computed once: the first of each
-prompt leaves the keys and values of the prompt in the prefix cache, and the others start behind
-them, together in one step. They come after it, so that they find also the block that it has begun.
+Nothing is written. The logits behind a prompt tell of the first tokens of all its continuations.
+Those that go on have a sequence each, which starts behind the keys and values that the prompt left
+in the prefix cache; they run together in one step, after it, so that they find also the block that
+it has begun.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from lanewise.api.generation.delivery import generating
 from lanewise.api.generation.events import Usage
 from lanewise.api.generation.measuring import check_length
 from lanewise.api.observing.record import Record
+from lanewise.api.schemas import MAX_TOP_LOGPROBS
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.stream import TokenOutput
 
 ID_BYTES = 24  # of a token in a request and in its sequence
 SCORE_BYTES = 200  # of a scored token, until the answer is written
@@ -62,8 +65,11 @@ class Scores(NamedTuple):
 
 
 class _Part(NamedTuple):
+    """A sequence, whose last logits tell of some tokens."""
+
     which: int  # of the prompts
-    is_first: bool  # of its continuations
+    number: int | None  # of the continuation that it goes through; None: first tokens of all
+    is_first: bool  # of its prompt
     request: GenerationRequest
 
 
@@ -83,61 +89,119 @@ async def likelihoods(call: Call[Any], asked: Sequence[Continued], place: Place)
     n_scored = sum(len(ids) for one in asked for ids in one.continuations)
     usage.prompt_tokens = sum(len(one.prompt) for one in asked) + n_scored
     caller.hold.keep(SCORE_BYTES * n_scored)
-    scores = Scores([[] for _ in asked], usage)
+    found = [_Found(one) for one in asked]
     at_once = call.state.generator.config.max_seqs
     for begin in range(0, len(asked), at_once):
         some = range(begin, min(begin + at_once, len(asked)))
-        for parts in (
-            _parts(call, asked, some, slice(0, 1), place),
-            _parts(call, asked, some, slice(1, None), place),
-        ):
+        for parts in (_firsts(call, asked, some, place), _others(call, asked, some, place)):
             while now := list(islice(parts, at_once)):
                 n_bytes = ID_BYTES * sum(len(part.request.prompt) for part in now)
                 with caller.hold.passing(n_bytes):
-                    await _run(call, now, scores)
-    return scores
+                    await _run(call, now, found, usage)
+    return Scores([one.likelihoods() for one in found], usage)
 
 
-def _parts(
-    call: Call[Any], asked: Sequence[Continued], some: Iterable[int], of: slice, place: Place
+class _Found:
+    """What is known of one prompt's continuations so far."""
+
+    def __init__(self, asked: Continued) -> None:
+        self._asked = asked
+        self._firsts: dict[int, float] = {}  # by token
+        self._rests: dict[int, list[float]] = {}  # by continuation
+
+    def add(self, part: _Part, output: TokenOutput) -> None:
+        """Take what a sequence has told."""
+        assert output.sampled is not None
+        if part.number is None:
+            self._firsts.update(output.sampled.top)
+            return
+        inner = [one.logprob for one in output.prompt_scores]
+        self._rests[part.number] = [*inner, output.sampled.top[0][1]]
+
+    def likelihoods(self) -> list[Likelihood]:
+        """Of all continuations, once all is known."""
+        every = enumerate(self._asked.continuations)
+        return [Likelihood([self._firsts[ids[0]], *self._rests.get(i, ())]) for i, ids in every]
+
+
+class _Requests:
+    """Makes requests of one call."""
+
+    def __init__(self, call: Call[Any], place: Place) -> None:
+        self._adapter = find_adapter(place.model, call.state)
+        self._salt = f"{call.state.tenant_of(call.caller)}\n{place.cache_salt or ''}"
+        self._priority, self._client = place.priority, call.caller.number
+
+    def one(
+        self, prompt: Sequence[int], wanted: Sequence[int], score_from: int | None
+    ) -> GenerationRequest:
+        """A prompt, scored from a token on, and tokens that may come behind it."""
+        params = SamplingParams(
+            seed=0,
+            max_tokens=1,
+            temperature=0.0,
+            logprob_ids=tuple(wanted),
+            prompt_logprobs=None if score_from is None else 0,
+            score_from=score_from or 1,
+        )
+        return GenerationRequest(
+            prompt,
+            params,
+            cache_salt=self._salt,
+            priority=self._priority,
+            client=self._client,
+            adapter=self._adapter,
+            max_draft=0,
+        )
+
+
+def _firsts(
+    call: Call[Any], asked: Sequence[Continued], some: Iterable[int], place: Place
 ) -> Iterator[_Part]:
-    """Sequences of some of the prompts, for a part of the continuations of each."""
-    adapter = find_adapter(place.model, call.state)
-    salt = f"{call.state.tenant_of(call.caller)}\n{place.cache_salt or ''}"
+    """Of each prompt a sequence that tells of the first tokens of its continuations."""
+    requests = _Requests(call, place)
     for which in some:
-        one = asked[which]
-        params = SamplingParams(seed=0, max_tokens=0, prompt_logprobs=0, score_from=len(one.prompt))
-        for ids in one.continuations[of]:
-            request = GenerationRequest(
-                [*one.prompt, *ids],
-                params,
-                cache_salt=salt,
-                priority=place.priority,
-                client=call.caller.number,
-                adapter=adapter,
-                max_draft=0,
-            )
-            yield _Part(which, of.start == 0, request)
+        prompt, continuations, _ = asked[which]
+        wanted = _first_tokens(continuations)[:MAX_TOP_LOGPROBS]
+        yield _Part(which, None, is_first=True, request=requests.one(prompt, wanted, None))
 
 
-async def _run(call: Call[Any], parts: Sequence[_Part], scores: Scores) -> None:
-    """Run some sequences, and add what comes of them to the scores, in their order."""
-    usage = scores.usage
-    got = [Likelihood(())] * len(parts)
+def _others(
+    call: Call[Any], asked: Sequence[Continued], some: Iterable[int], place: Place
+) -> Iterator[_Part]:
+    """The sequences that tell of all other tokens."""
+    requests = _Requests(call, place)
+    for which in some:
+        prompt, continuations, _ = asked[which]
+        wanted = _first_tokens(continuations)
+        for begin in range(MAX_TOP_LOGPROBS, len(wanted), MAX_TOP_LOGPROBS):
+            told = wanted[begin : begin + MAX_TOP_LOGPROBS]
+            yield _Part(which, None, is_first=False, request=requests.one(prompt, told, None))
+        for number, ids in enumerate(continuations):
+            if len(ids) > 1:
+                request = requests.one([*prompt, *ids[:-1]], ids[-1:], len(prompt) + 1)
+                yield _Part(which, number, is_first=False, request=request)
+
+
+def _first_tokens(continuations: Sequence[Sequence[int]]) -> list[int]:
+    return list(dict.fromkeys(ids[0] for ids in continuations))
+
+
+async def _run(
+    call: Call[Any], parts: Sequence[_Part], found: Sequence[_Found], usage: Usage
+) -> None:
+    """Run some sequences, and add what they tell to what is found."""
     async with generating(call, [part.request for part in parts], call.receive) as stream:
         usage.times.moments = usage.times.moments or stream.moments
         async for outputs in stream:
             usage.times.tick()
             for output in outputs:
                 part = parts[output.index]
-                got[output.index] = Likelihood([one.logprob for one in output.prompt_scores])
+                found[part.which].add(part, output)
                 if part.is_first:
-                    most = part.request.params.score_from
-                    usage.cached_tokens += min(output.cached_tokens, most)
+                    usage.cached_tokens += output.cached_tokens
     if stream.cancelled:
         raise ClientGoneError("the client has left")
-    for part, one in zip(parts, got, strict=True):
-        scores.found[part.which].append(one)
 
 
 def shares(found: Sequence[Likelihood]) -> list[float]:
