@@ -78,6 +78,8 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "MS": "5",
         "DAY": "2026-11-29",
         "DAYS": "5",
+        "SHARE": "0.5",
+        "H-H,…": "22-6",
         "N,…": "5,6",
         "TEXT": "x",
         "TEXT,…": "a,b",

@@ -38,6 +38,9 @@ GUARDED = {
     *("/completion", "/infill", "/props", "/slots", "/apply-template", "/embedding"),
     *("/v1/systemone", "/v1/usage"),
     *("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),
+    *("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
+    *("/v1/messages/batches", "/v1/messages/batches/{batch_id}"),
+    *("/v1/messages/batches/{batch_id}/cancel", "/v1/messages/batches/{batch_id}/results"),
     *("/invocations", "/embed", "/info", *absent.AT),
 }
 

@@ -3,13 +3,16 @@
 import csv
 import datetime
 import io
+import json
 import sqlite3
 from contextlib import contextmanager
 
 import httpx
+import openai
 import pytest
 
 from kept import keeping_server
+from lanewise.api.batches.runner import BatchRules
 from lanewise.api.http.keys import tenant_of
 from lanewise.api.shared.spending import Spending, written
 from lanewise.records.database import Database
@@ -189,7 +192,8 @@ def keeping(folder, clock, limits=None):
         return Spending(limits or Limits(), None, UsageStore(records), names, clock)
 
     keys = {"api_keys": (ONE, OTHER), "admin_keys": (ADMIN,)}
-    with keeping_server(folder, spending_of=spending, **keys) as running:
+    rules = BatchRules(2)
+    with keeping_server(folder, spending_of=spending, batch_rules=rules, **keys) as running:
         yield running
 
 
@@ -242,6 +246,31 @@ def test_reports_have_days_keys_and_models(tmp_path, clock):
             error = report(server, **query)
             assert error.status_code == 400
             assert error.json()["error"]["param"] == next(iter(query))
+
+
+def test_a_batch_counts_for_its_key_and_waits_for_its_limits(tmp_path, clock):
+    with keeping(tmp_path, clock, Limits(requests_per_minute=2)) as server:
+        assert ask(server, "/v1/classify").status_code == 200
+        body = json.dumps({"input": "hi", "labels": ["a", "b"]})
+        lines = "".join(
+            f'{{"custom_id":"{i}","method":"POST","url":"/v1/classify","body":{body}}}\n'
+            for i in range(2)
+        )
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key=ONE, max_retries=0) as sdk:
+            file = sdk.files.create(file=("in.jsonl", lines.encode()), purpose="batch")
+            batch = sdk.batches.create(
+                input_file_id=file.id, endpoint="/v1/classify", completion_window="24h"
+            )
+
+            def counts():
+                return sdk.batches.retrieve(batch.id).request_counts
+
+            server.wait_until(lambda: counts() is not None and counts().completed == 1)
+            assert ask(server, "/v1/classify").status_code == 429
+            clock.now += 60
+            server.wait_until(lambda: sdk.batches.retrieve(batch.id).status == "completed")
+        (row,) = report(server).json()["data"]
+        assert row["requests"] == 3
 
 
 def test_what_cannot_be_written_is_written_later(tmp_path, clock, monkeypatch):

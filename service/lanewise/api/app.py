@@ -15,6 +15,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from lanewise.api import warm_up
+from lanewise.api.batches.making import make_runner
 from lanewise.api.endpoints import documents, guide, health, page
 from lanewise.api.endpoints.paths import Paths
 from lanewise.api.endpoints.table import ENDPOINTS, error_forms
@@ -38,8 +39,13 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         warming = warm_up.begin(state)
+        state.batches = make_runner(state)
+        if state.batches is not None:
+            state.batches.start()
         writing = asyncio.create_task(_write_usage(state))
         yield
+        if state.batches is not None:
+            await state.batches.stopped()
         writing.cancel()
         if state.spending is not None:
             await state.spending.write()

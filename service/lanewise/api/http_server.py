@@ -145,6 +145,8 @@ class DrainingServer(OrderlyServer):
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look whether it is time to go."""
         self._log_signals()
+        if self._deadline is not None and self._state.batches is not None:
+            self._state.batches.stop()  # the next server goes on
         is_refusing = time.monotonic() >= self._refuse_at
         if self._deadline is not None and is_refusing and not self.should_exit:
             engine = self._state.engine

@@ -140,6 +140,7 @@ class Engine(EngineThread):
         else:
             group = self._maker.make(requests)
         group.is_counted, group.trace_id = is_counted, trace_id
+        group.is_timed = not requests[0].is_background
         stream = group.stream = RequestStream(
             asyncio.get_running_loop(),
             len(requests),
@@ -292,7 +293,8 @@ class Engine(EngineThread):
 
     def _handle_add(self, group: JobGroup) -> None:
         arrived = group.jobs[0].arrived
-        self._limits.add(group, arrived)
+        if group.is_timed:
+            self._limits.add(group, arrived)
         if group.is_counted:
             self.metrics.params_n.observe(max(job.sequence.request.choice for job in group) + 1)
         for job in group:
@@ -345,7 +347,7 @@ class Engine(EngineThread):
         self._admission.note_ended(job.sequence.request.client, job.n_queued, now)
 
     def _load(self) -> tuple[int, int]:
-        return len(self._scheduler.running), len(self._scheduler.waiting)
+        return len(self._scheduler.running), self._scheduler.waiting.n_others
 
     def _publish(self) -> None:
         """Update the metrics that are not counted when things happen."""

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from lanewise.records.database import Database, Part
 
@@ -110,7 +110,7 @@ class FileStore:
         )
         return None if row is None else _file_of(row)
 
-    def list(
+    def page(
         self,
         tenant: str,
         *,
@@ -226,10 +226,16 @@ class Incoming:
     def __init__(self, store: FileStore, tenant: str) -> None:
         self.id = f"file-{secrets.token_hex(16)}"
         self._store, self._tenant = store, tenant
-        self._path = store.folder / (self.id + HALF)
+        self.path = store.folder / (self.id + HALF)
         self.n_bytes = 0
         with _disk():
-            self._file: BinaryIO | None = self._path.open("xb", buffering=0)
+            self._file: BinaryIO | None = self.path.open("xb", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def write(self, data: bytes) -> None:
         """Add bytes; TooLargeError, QuotaError or DiskFullError if they cannot be kept."""
@@ -254,7 +260,7 @@ class Incoming:
         )
         with _disk():
             os.fsync(self._file.fileno())
-            self._path.rename(self._store.path_of(self.id))
+            self.path.rename(self._store.path_of(self.id))
             sync_folder(self._store.folder)
             try:
                 with self._store.database.transaction() as tables:
@@ -269,7 +275,7 @@ class Incoming:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             self._store._forget_coming(self._tenant, self.n_bytes)
 
 

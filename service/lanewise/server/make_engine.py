@@ -277,6 +277,7 @@ def engine_config(
         windows=cache.windows,
         n_snapshots=cache.n_snapshots,
         snapshot_blocks=cache.snapshot_blocks,
+        background_stretch=settings.batch_stretch,
         has_spare_cpu=has_spare_cpu,
         # Without a CPU to spare, or many, who plans and sends has to take one from the model: in
         # short steps that comes too late to be of use, and makes times between tokens uneven.

@@ -13,12 +13,14 @@ import uvloop
 
 from lanewise import __version__, host
 from lanewise.api import warm_up
+from lanewise.api.batches.runner import BatchRules
 from lanewise.api.observing.tracing import Tracer
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
 from lanewise.api.shared.state import ModelCard, Phase, ServerState
 from lanewise.api.shared.workers import INLINE_SIZE, Workers, started
+from lanewise.batches.hours import Hours
 from lanewise.engine.encoding import EncoderEngine
 from lanewise.engine.engine import Engine
 from lanewise.loading.adapters.lora import files_under
@@ -113,6 +115,7 @@ def serve(
             spending=make_spending(settings, records),
             records=records,
             files=open_files(settings, records),
+            batch_rules=BatchRules(settings.batch_concurrency, Hours(settings.batch_hours)),
             responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
             issuer=None
             if text.pooling is not None

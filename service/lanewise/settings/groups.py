@@ -32,7 +32,10 @@ GROUPS = {
         *("max_queued_requests", "max_queued_tokens", "queue_timeout_s", "request_timeout_s"),
         *("step_timeout_s", "lame_duck_s", "drain_timeout_s"),
     ),
-    "data": ("data_dir", "max_file_bytes", "max_files", "file_quota", "file_days"),
+    "data": (
+        *("data_dir", "max_file_bytes", "max_files", "file_quota", "file_days"),
+        *("batch_concurrency", "batch_hours", "batch_stretch"),
+    ),
     "guessing": ("speculation", "draft", "draft_tokens"),
     "adapters": ("lora", "allow_runtime_lora", "lora_root", "max_loras", "max_lora_rank"),
     "bounds of a request": (

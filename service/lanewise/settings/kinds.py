@@ -166,6 +166,19 @@ SECONDS = Kind(
 SOME_SECONDS = Kind(
     _checked(float, lambda value: 0 < value < float("inf")), "seconds above 0", "SECONDS"
 )
+SPAN = re.compile(r"([01]?\d|2[0-3])(:[0-5]\d)?-([01]?\d|2[0-4])(:[0-5]\d)?")
+
+
+def _parse_hours(text: str) -> str:
+    if not SPAN.fullmatch(text.strip()):
+        raise ValueError(text)
+    return text.strip()
+
+
+HOURS = Kind(
+    _parse_hours, "hours of the day such as 22-6 or 12:30-14, commas between", "H-H,…", True
+)
+SHARE = Kind(_checked(float, lambda value: 0 <= value <= 1), "a number from 0 to 1", "SHARE")
 DAYS = Kind(SECONDS.parse, "days from 0", "DAYS")
 
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from lanewise.settings.kinds import (
     DAYS,
     HF_OVERRIDES,
+    HOURS,
     KEYS,
     MILLISECONDS,
     NAMED_PATHS,
     ON_OFF,
     SECONDS,
+    SHARE,
     SIZE,
     SOME_SECONDS,
     TEXT,
@@ -242,6 +244,19 @@ class Settings(ModelSettings):
     file_quota: int = knob(10 << 30, SIZE, "most bytes of the files of an API key")
     file_days: float = knob(
         30.0, DAYS, "days after which a file goes that was sent without expires_after; 0 = never"
+    )
+    batch_concurrency: int = knob(
+        32, integer(1, 65536), "requests of batches that are answered at a time"
+    )
+    batch_hours: tuple[str, ...] = knob(
+        (),
+        HOURS,
+        "hours of the day, by the machine's clock, in which batches run; any when not given",
+    )
+    batch_stretch: float = knob(
+        0.05,
+        SHARE,
+        "share by which batches may lengthen the steps of others; 0 = batches run alone",
     )
     receipts: str | None = knob(
         None,

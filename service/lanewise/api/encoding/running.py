@@ -97,7 +97,7 @@ async def run(call: Call[Any], wanted: Wanted, *others: Wanted, times: int = 1) 
             types,
             pooling=pooling,
             normalize=wanted.normalize,
-            client=caller.number,
+            client=caller.client,
             seen=seen,
         )
 

@@ -133,7 +133,7 @@ async def list_files(request: Request, state: ServerState) -> Response:
     purpose = request.query_params.get("purpose")
     try:
         found = await asyncio.to_thread(
-            store.list,
+            store.page,
             tenant,
             purpose=purpose,
             after=page.after,

@@ -11,7 +11,12 @@ from lanewise.api.generation.call import Call
 from lanewise.api.generation.dialect import Prompt
 from lanewise.api.generation.measuring import check_count, check_ids, check_length
 from lanewise.engine.base.adapters import LoadedAdapter
-from lanewise.engine.base.request import GenerationRequest, Grammar, SamplingParams
+from lanewise.engine.base.request import (
+    BACKGROUND,
+    GenerationRequest,
+    Grammar,
+    SamplingParams,
+)
 
 SEED_MASK = (1 << 64) - 1
 
@@ -113,8 +118,8 @@ def make_requests(
     The number of the choice, not the place in the request, is part of the key of every draw: a
     prompt's answers do not depend on the prompts beside it. Prefixes are shared within a tenant.
     """
-    ask, client = call.ask, call.caller.number
-    tenant = call.state.tenant_of(call.caller)
+    ask, caller = call.ask, call.caller
+    tenant = call.state.tenant_of(caller)
     return [
         GenerationRequest(
             prompt.ids,
@@ -122,11 +127,12 @@ def make_requests(
             choice,
             # No salt of one tenant can be another's: tenants have no line break in them.
             cache_salt=f"{tenant}\n{ask.cache_salt or ''}",
-            priority=ask.priority,
-            client=client,
+            priority=ask.priority + (BACKGROUND if caller.is_background else 0),
+            client=caller.client,
             adapter=adapter,
             # What guesses has no tower, or would read placeholders.
-            max_draft=0 if prompt.pictures else ask.sampling.max_draft,
+            # In the background guesses would lengthen the steps of others.
+            max_draft=0 if prompt.pictures or caller.is_background else ask.sampling.max_draft,
             grammar=grammar,
             pictures=prompt.pictures,
             expected=expected,

@@ -368,7 +368,7 @@ async def render_text(
 
     try:
         packed, mark = await state.workers.read(call.size, pack)
-        work = state.templates.render(template, packed, call.caller.number)
+        work = state.templates.render(template, packed, call.caller.client)
         text = await while_connected(call.receive, work)
     except ChatTemplateError as error:
         raise BadRequestError(f"{param}: {error}", param=param) from None

@@ -113,7 +113,7 @@ async def compile_grammar(
 
     try:
         made = await state.workers.read(_size(value), source)
-        grammar, result = await state.grammars.get(made, call.caller.number)
+        grammar, result = await state.grammars.get(made, call.caller.client)
     except GrammarError as error:
         counts["refused"].inc()
         raise BadRequestError(f"{param}: {error}", param=param) from None

@@ -51,6 +51,11 @@ class Keys:
                     return found
         return None if self.are_needed else ANYBODY
 
+    def number_of(self, tenant: str) -> int | None:
+        """The number of a tenant's key; None if there is no such key."""
+        known = {key.tenant: key.number for key in self._keys.values()}
+        return known.get(tenant, None if self.are_needed or tenant else ANYBODY.number)
+
     def _digest(self, key: bytes) -> bytes:
         return hmac.digest(self._secret, key, "sha256")
 

@@ -22,7 +22,7 @@ from lanewise.api.generation.events import Usage
 from lanewise.api.generation.measuring import check_length
 from lanewise.api.observing.record import Record
 from lanewise.api.schemas import MAX_TOP_LOGPROBS
-from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import BACKGROUND, GenerationRequest, SamplingParams
 from lanewise.engine.base.stream import TokenOutput
 
 ID_BYTES = 24  # of a token in a request and in its sequence
@@ -130,7 +130,8 @@ class _Requests:
     def __init__(self, call: Call[Any], place: Place) -> None:
         self._adapter = find_adapter(place.model, call.state)
         self._salt = f"{call.state.tenant_of(call.caller)}\n{place.cache_salt or ''}"
-        self._priority, self._client = place.priority, call.caller.number
+        self._priority = place.priority + (BACKGROUND if call.caller.is_background else 0)
+        self._client = call.caller.number
 
     def one(
         self, prompt: Sequence[int], wanted: Sequence[int], score_from: int | None

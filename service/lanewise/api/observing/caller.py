@@ -24,11 +24,17 @@ class Caller:
     is_admin: bool
     tenant: str  # of the key alone, so the same after a restart
     hold: Hold  # what the request makes the server hold
+    is_background: bool = False  # of a batch: everybody else goes first
     trace_id: str | None = None  # None: traces are off
     traceparent: bytes | None = None  # of its span, for what it asks of others
     record: Record | None = None  # of a request that generates
     n_encoded: int = 0  # tokens of texts that were read by a model that is pooled
     notices: list[str] = field(default_factory=list)
+
+    @property
+    def client(self) -> int:
+        """Its number in the engine: what it does in the background takes nothing of its share."""
+        return ~self.number if self.is_background else self.number
 
     def tell(self, text: str) -> None:
         """Tell the client, and the log; what is more than a few is counted only."""

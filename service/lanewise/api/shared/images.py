@@ -85,7 +85,7 @@ class Eyes:
             with caller.hold.passing(COPIES * most):
                 data = await self._bytes_of(part.url, workers)
                 image = await self.service.read(
-                    data, part.detail, caller.number, wants_pixels=wants_pixels
+                    data, part.detail, caller.client, wants_pixels=wants_pixels
                 )
             caller.hold.keep(sum(len(view.pixels) for view in image.views))
         except ImageError as error:

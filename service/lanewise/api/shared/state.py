@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from lanewise.api.batches.runner import BatchRules, Runner
 from lanewise.api.observing.caller import Caller
 from lanewise.api.observing.scrapes import Scrapes
 from lanewise.api.observing.tracing import Tracer
@@ -82,6 +83,8 @@ class ServerState:
     spending: Spending | None = None  # None: what keys use is not counted
     records: Database | None = None  # of data_dir; None: nothing is kept
     files: FileStore | None = None  # there
+    batch_rules: BatchRules = field(default_factory=BatchRules)
+    batches: Runner | None = None  # runs those of data_dir; the application makes it
     created: int = field(default_factory=lambda: int(time.time()))
     phase: Phase = Phase.WARMING_UP
     failure: str | None = None  # why the server will never be ready, or never again

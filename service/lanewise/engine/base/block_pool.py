@@ -67,6 +67,8 @@ class BlockPool:
         self.n_blocks = n_blocks
         self._users = [0] * n_blocks
         self._free = OrderedDict.fromkeys(range(n_blocks))  # reused from the front
+        # The same of blocks that are reused before all others that can be found.
+        self._free_first = OrderedDict[int, None]()
         self._key_of: dict[int, Key] = {}
         self._block_of: dict[Key, int] = {}
         # By block; with the key of the block before.
@@ -76,22 +78,29 @@ class BlockPool:
     @property
     def n_free(self) -> int:
         """Blocks that no sequence uses."""
-        return len(self._free)
+        return len(self._free) + len(self._free_first)
 
     @property
     def n_used(self) -> int:
         """Blocks that belong to sequences."""
-        return self.n_blocks - len(self._free)
+        return self.n_blocks - self.n_free
 
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` free blocks to write to, or raise OutOfBlocksError and take none."""
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} blocks asked for, {len(self._free)} are free")
-        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        if count > self.n_free:
+            raise OutOfBlocksError(f"{count} blocks asked for, {self.n_free} are free")
+        taken = [self._next_free() for _ in range(count)]
         for block in taken:
             self._users[block] = 1
             self.forget(block)
         return taken
+
+    def _next_free(self) -> int:
+        if self._free_first:
+            block = next(iter(self._free), None)
+            if block is None or block in self._tokens_of:
+                return self._free_first.popitem(last=False)[0]
+        return self._free.popitem(last=False)[0]
 
     def forget(self, block: int) -> None:
         """Remove a block from the index, even while sequences use it."""
@@ -130,7 +139,7 @@ class BlockPool:
         """Add a user to blocks that were found."""
         for block in blocks:
             if self._users[block] == 0:
-                del self._free[block]
+                del (self._free_first if block in self._free_first else self._free)[block]
             self._users[block] += 1
 
     def keep(self, block: int, key: Key | None, before: Key, tokens: Sequence[int]) -> None:
@@ -147,12 +156,16 @@ class BlockPool:
         self._tokens_of[block] = (before, tokens)
         self._behind.setdefault(before, {})[block] = None
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Give back the blocks of one sequence, listed in text order."""
+    def release(self, blocks: Sequence[int], *, first: bool = False) -> None:
+        """Give back the blocks of one sequence, listed in text order.
+
+        They are reused ``first`` of those that can be found, or when they have been free longest.
+        """
         # the end first: more texts share the beginning, so it stays longer
         for block in reversed(blocks):
             self._users[block] -= 1
             if self._users[block] == 0:
-                self._free[block] = None
-                if block not in self._tokens_of:
+                is_known = block in self._tokens_of
+                (self._free_first if first and is_known else self._free)[block] = None
+                if not is_known:
                     self._free.move_to_end(block, last=False)  # still warm in the CPU's cache

@@ -22,6 +22,7 @@ class SchedulerConfig:
     n_snapshots: int | None = None
     pictures: PictureRules = NO_RULES
     snapshot_blocks: int = 8  # blocks between two snapshots of an answer
+    background_stretch: float = 0.05  # share by which requests in the background lengthen steps
 
     def __post_init__(self) -> None:
         # Then every running sequence can have a row in every step, and none waits for another's

@@ -119,6 +119,11 @@ class Grammar(Protocol):
         """A matcher after the grammar's beginning."""
 
 
+# The least priority of requests in the background, whose answers no client waits for: higher than
+# any that clients may ask for. They get only what is free, and give it up at once.
+BACKGROUND = 1 << 40
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One answer to one prompt, checked: ids in range, prompt and answer within the context."""
@@ -127,10 +132,15 @@ class GenerationRequest:
     params: SamplingParams
     choice: int = 0  # number of this answer to its prompt; part of every draw's random key
     cache_salt: str = ""  # cached prefixes are shared only between requests of the same salt
-    priority: int = 0  # lower is served earlier
+    priority: int = 0  # lower is served earlier; from BACKGROUND on in the background
     client: int = 0  # number of the client; clients of equal priority are served in turn
     max_draft: int | None = None  # most guessed tokens in one step; None = the engine's own limit
     grammar: Grammar | None = None  # that the answer must obey
     adapter: LoadedAdapter | None = None
     pictures: Sequence[Span] = ()  # in the prompt's order, of each the ids are placeholders
     expected: Sequence[int] = ()  # the answer that the client expects; changes only the speed
+
+    @property
+    def is_background(self) -> bool:
+        """Whether everybody else goes first."""
+        return self.priority >= BACKGROUND

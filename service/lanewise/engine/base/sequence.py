@@ -63,6 +63,7 @@ class Scheduled:
     is_complete: bool = field(init=False, default=False)  # its grammar allows no more tokens
     grammar_s: float = field(init=False, default=0.0)  # its grammar's seconds for a token
     rows: dict[int, Rows] = field(init=False, default_factory=dict)  # of pictures, by their number
+    last_step: int = field(init=False, default=0)  # with a turn of it, where turns are short
     n_held: int = field(init=False, default=0)  # steps in which it was left out for its grammar
     _keys: list[Key] = field(init=False, default_factory=list)  # of full blocks
 

@@ -164,7 +164,8 @@ class HeldBlocks:
                 self._forget_coming(sequence, sequence.block_key(index))
         self.states.leave(sequence)
         for table in sequence.tables:
-            self._pool.release(table.blocks[table.n_dropped :])
+            blocks = table.blocks[table.n_dropped :]
+            self._pool.release(blocks, first=sequence.request.is_background)
         sequence.tables = []
         sequence.n_room = 0
         self.free_rows.append(sequence.table_row)
@@ -217,7 +218,7 @@ class HeldBlocks:
         table = sequence.tables[group]
         if first > table.n_dropped:
             here = slice(table.n_dropped, first)
-            self._pool.release(table.blocks[here])
+            self._pool.release(table.blocks[here], first=sequence.request.is_background)
             table.blocks[here] = [NO_BLOCK] * (first - table.n_dropped)
             self.tables[sequence.table_row, group, here] = NO_BLOCK
             table.n_dropped = first

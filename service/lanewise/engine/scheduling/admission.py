@@ -48,7 +48,8 @@ class Admission:
 
     At most ``max_sequences`` run or wait. Waiting prompts hold at most ``max_queued_tokens``, but a
     prompt that waits alone may have any length, or it could never be answered. Every client may
-    always use an eighth of both limits, whatever the other clients have taken.
+    always use an eighth of both limits, whatever the other clients have taken. Clients below 0 are
+    in the background: the limits do not count them, and the sender of their requests bounds them.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class Admission:
             if not self._accepting:
                 self._rejected["shutting_down"].inc()
                 raise EngineStoppedError(self.why_closed)
-            self._check_sequences(client, n_sequences)
-            self._check_tokens(client, n_tokens)
+            if client >= 0:
+                self._check_sequences(client, n_sequences)
+                self._check_tokens(client, n_tokens)
             self._unfinished[client] += n_sequences
             self._queued_tokens[client] += n_tokens
             accept()
@@ -128,7 +130,7 @@ class Admission:
             return self._whole_seconds(self._ended, 1)
 
     def _check_sequences(self, client: int, count: int) -> None:
-        unfinished, limit = self.unfinished, self._max_sequences
+        unfinished, limit = _of_others(self._unfinished), self._max_sequences
         over = unfinished + count - limit
         if over > 0 and self._unfinished[client] + count > RESERVED * limit:
             self._rejected["queue_full"].inc()
@@ -138,7 +140,7 @@ class Admission:
             )
 
     def _check_tokens(self, client: int, count: int) -> None:
-        queued, limit = self.queued_tokens, self._max_queued_tokens
+        queued, limit = _of_others(self._queued_tokens), self._max_queued_tokens
         over = queued + count - limit
         if over > 0 and queued and self._queued_tokens[client] + count > RESERVED * limit:
             self._rejected["queued_tokens"].inc()
@@ -152,3 +154,8 @@ class Admission:
     def _whole_seconds(rate: Rate, amount: float) -> int:
         seconds = rate.seconds_for(amount, time.monotonic())
         return max(1, math.ceil(min(seconds, MAX_RETRY_S)))
+
+
+def _of_others(counts: Counter[int]) -> int:
+    """The sum of what clients have that are not in the background."""
+    return sum(count for client, count in counts.items() if client >= 0)

@@ -207,7 +207,7 @@ class Pacer:
 
     def __init__(self, target_s: float) -> None:
         self.cost = SizeCost()
-        self._target_s = target_s
+        self.target_s = target_s
 
     def spare_tokens(self, decodes: Work, context: int, prompts: Work | None = None) -> int:
         """How many tokens of a prompt, or guesses, fit beside the decodes.
@@ -227,6 +227,6 @@ class Pacer:
         within = 0
         if self.cost.is_known:
             least_s = (1 + MIN_SHARE) * self.cost.seconds(decodes)
-            within = self.cost.rows_within(AIM * self._target_s, others, context, least_s)
+            within = self.cost.rows_within(AIM * self.target_s, others, context, least_s)
         least = -(-(decodes.rows + MIN_CHUNK) // TILE) * TILE - decodes.rows
         return max(least - n_before, within)

@@ -11,6 +11,7 @@ from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates, states_for
 from lanewise.engine.kv.stored_blocks import NoStore
+from lanewise.engine.scheduling.background import decode_in_turns, rows_alone, rows_beside, split
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
 from lanewise.engine.scheduling.sight import Sight
@@ -34,6 +35,9 @@ class Scheduler:
     preempted; the pool holds one sequence of maximum length, so it always ends. A client or request
     with more than its share of places or blocks gives some up for one that waits with less
     (``who_gives_way``).
+
+    Sequences in the background get what all others leave: rows that hardly lengthen a step, places
+    and blocks that are free. They are preempted for any other that lacks a place or a block.
 
     A failed guess was never counted as computed, so the token in its place has all keys and values
     that it needs. A sequence whose next block is being computed by a running one lets others pass
@@ -110,7 +114,8 @@ class Scheduler:
         admitted, gave_way = ([], []) if preempted else self._admit_by_right()
         prompts: list[Scheduled] = []
         held = self._held_back()
-        for sequence in self.running:
+        n_others = split(self.running)
+        for sequence in self.running[:n_others]:
             if not sequence.is_decoding:
                 prompts.append(sequence)
             elif sequence not in held:
@@ -128,8 +133,29 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
+        if len(self.running) > n_others or self.waiting.is_background:
+            admitted += self._add_background(budget, held, may_admit=not preempted)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+
+    def _add_background(
+        self, budget: Budget, held: Collection[Scheduled], *, may_admit: bool
+    ) -> list[Scheduled]:
+        """Give what is left of a step to sequences in the background; those that it admits."""
+        sequences = self.running[split(self.running) :]
+        decodes = [one for one in sequences if one.is_decoding and one not in held]
+        prompts = [one for one in sequences if not one.is_decoding]
+        contexts = [one.n_cached for one in decodes or prompts] or [0]
+        context = self._windows.seen(sum(contexts) // len(contexts))
+        if budget.turns:
+            others, stretch = self.work_of(budget.turns), self._config.background_stretch
+            budget.leave(rows_beside(self._pacer, others, context, stretch))
+        else:
+            budget.leave(rows_alone(self._pacer, len(decodes), context))
+        decode_in_turns(budget, decodes, self._shares.n_steps)
+        for sequence in sorted(prompts, key=self._shares.rank):
+            budget.spend_on(sequence)
+        return self._admit(budget, background=True) if may_admit else []
 
     def _held_back(self) -> Collection[Scheduled]:
         """Decoding sequences that this step leaves out, as their grammars would take too long."""
@@ -381,6 +407,10 @@ class Scheduler:
 
     def _who_gives_way(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
         victims: list[Scheduled] = []
+        if sequence.request.is_background:
+            return victims
+        if given := self._given_by_background(sequence, prefix):
+            return given
         running = self.running
         if not self.blocks.free_rows:
             victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
@@ -395,6 +425,19 @@ class Scheduler:
             victims = victims + more if more else []
         return victims
 
+    def _given_by_background(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
+        """The sequences in the background whose place and blocks are enough, if there are any."""
+        victims: list[Scheduled] = []
+        free = self._pool.n_free
+        if self.blocks.free_rows and not self._lacks_blocks(sequence, prefix):
+            return victims
+        for one in reversed(self.running[split(self.running) :]):
+            victims.append(one)
+            free += self.blocks.n_freed(one)
+            if self.blocks.n_lacking(sequence, prefix, len(self.running) - len(victims)) <= free:
+                return victims
+        return []
+
     def _preempt(self, sequence: Scheduled) -> None:
         self.running.remove(sequence)
         self.blocks.release(sequence)
@@ -403,12 +446,19 @@ class Scheduler:
         sequence.n_preempted += 1
         self.waiting.put_back(sequence)
 
-    def _admit(self, budget: Budget, before: Rank | None = None) -> list[Scheduled]:
-        """Start waiting sequences while there is room; only those that rank before ``before``."""
+    def _admit(
+        self, budget: Budget, before: Rank | None = None, *, background: bool = False
+    ) -> list[Scheduled]:
+        """Start waiting sequences while there is room; only those that rank before ``before``.
+
+        They are in the ``background``, when no others wait, or they are the others.
+        """
         admitted: list[Scheduled] = []
         passed: list[Scheduled] = []
         # A finished sequence keeps its row while a step with it runs.
         while self.waiting and self.blocks.free_rows and budget.is_left:
+            if self.waiting.is_background is not background:
+                break
             sequence = self.waiting.pop(self.running)
             if before is not None and self._shares.rank(sequence) >= before:
                 passed.append(sequence)
@@ -424,7 +474,8 @@ class Scheduler:
                 continue
             self._start(sequence, prefix)
             admitted.append(sequence)
-            self._pace(budget, sequence)
+            if not background:
+                self._pace(budget, sequence)
             budget.spend_on(sequence)
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +90,7 @@ class TextQueue:
     or two. Remaining room goes to the oldest requests. A request that got less than its share for
     lack of room begins the next step, where it always fits. The first short text of a new request
     may also join a full step, which may grow by half for that: otherwise it would wait where one
-    text fills the step.
+    text fills the step. Clients below 0 are in the background: they wait while others do.
     """
 
     def __init__(self) -> None:
@@ -116,6 +116,23 @@ class TextQueue:
 
     def take(self, max_tokens: int, max_texts: int) -> list[Turn]:
         """Remove and return the texts of the next step, at least one if any waits."""
+        aside = self._without_background()
+        try:
+            return self._take(max_tokens, max_texts)
+        finally:
+            self._clients.update(aside)
+            self.n_texts += _n_texts(aside)
+
+    def _without_background(self) -> dict[int, deque[EncodingJob]]:
+        """What clients in the background have, taken out of the queue, if others wait too."""
+        names = [client for client in self._clients if client < 0]
+        if len(names) == len(self._clients):
+            return {}
+        aside = {client: self._clients.pop(client) for client in names}
+        self.n_texts -= _n_texts(aside)
+        return aside
+
+    def _take(self, max_tokens: int, max_texts: int) -> list[Turn]:
         taken: dict[EncodingJob, int] = {}  # index of each request's first text in this step
         left = [max_tokens, max_texts]
         behind: EncodingJob | None = None
@@ -180,3 +197,8 @@ class TextQueue:
         job.n_left_tokens -= taken
         self.n_texts -= end - first
         return end > first
+
+
+def _n_texts(clients: Mapping[int, Iterable[EncodingJob]]) -> int:
+    """Texts that are left of all these clients' requests."""
+    return sum(job.n_left for jobs in clients.values() for job in jobs)

@@ -84,6 +84,17 @@ class WaitingQueue:
         # By priority, then client, then request.
         self._lines: dict[int, dict[int, dict[object, deque[Scheduled]]]] = {}
         self._size = 0
+        self._n_background = 0
+
+    @property
+    def is_background(self) -> bool:
+        """Whether some wait, and all of them are in the background."""
+        return 0 < self._n_background == self._size
+
+    @property
+    def n_others(self) -> int:
+        """Sequences that are not in the background."""
+        return self._size - self._n_background
 
     def __len__(self) -> int:
         return self._size
@@ -98,12 +109,12 @@ class WaitingQueue:
     def add(self, sequence: Scheduled) -> None:
         """Put a new sequence after the others of its request."""
         self._line(sequence).append(sequence)
-        self._size += 1
+        self._note(sequence, 1)
 
     def put_back(self, sequence: Scheduled) -> None:
         """Put a sequence that was popped back before the others of its request."""
         self._line(sequence).appendleft(sequence)
-        self._size += 1
+        self._note(sequence, 1)
 
     def remove(self, sequence: Scheduled) -> None:
         """Remove a sequence from anywhere in the queue."""
@@ -128,13 +139,17 @@ class WaitingQueue:
         self._drop_if_empty(sequence)
         return sequence
 
+    def _note(self, sequence: Scheduled, more: int) -> None:
+        self._size += more
+        self._n_background += more * sequence.request.is_background
+
     def _line(self, sequence: Scheduled) -> deque[Scheduled]:
         clients = self._lines.setdefault(sequence.request.priority, {})
         groups = clients.setdefault(sequence.request.client, {})
         return groups.setdefault(sequence.group, deque())
 
     def _drop_if_empty(self, sequence: Scheduled) -> None:
-        self._size -= 1
+        self._note(sequence, -1)
         clients = self._lines[sequence.request.priority]
         groups = clients[sequence.request.client]
         if not groups[sequence.group]:

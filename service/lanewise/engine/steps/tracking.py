@@ -18,6 +18,7 @@ class JobGroup:
 
     adapter: LoadedAdapter | None = None  # of all its sequences
     is_counted: bool = True  # in metrics: the server's own requests are not
+    is_timed: bool = True  # somebody waits for it, so metrics and limits of time are for it
     trace_id: str | None = None  # for the metrics' exemplars; None: not traced
     stream: RequestStream = field(init=False)
     jobs: dict[int, "Job"] = field(default_factory=dict)  # sequences that have not ended
@@ -71,7 +72,7 @@ class Job:
             self.started = now
             moments = self.group.stream.moments
             moments.started = moments.started or now
-            if self.group.is_counted:
+            if self.group.is_counted and self.group.is_timed:
                 metrics.queue.observe(now - self.arrived, trace_id=self.group.trace_id)
 
 
@@ -139,6 +140,8 @@ class Tally:
         if not job.group.is_counted:
             return
         self._generation_tokens += count
+        if not job.group.is_timed:
+            return
         if is_first:
             metrics.ttft.observe(now - job.arrived, trace_id=job.group.trace_id)
         else:
@@ -186,7 +189,7 @@ def observe_end(job: Job, reason: str, now: float, metrics: Metrics) -> None:
     metrics.success[reason].inc()
     n_output = job.sequence.n_output
     group.largest_output = max(group.largest_output, n_output)
-    if reason not in ("stop", "length"):
+    if reason not in ("stop", "length") or not group.is_timed:
         return
     metrics.e2e.observe(now - job.arrived, trace_id=group.trace_id)
     metrics.prompt_size.observe(job.sequence.n_prompt)

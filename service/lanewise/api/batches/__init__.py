@@ -1,0 +1,1 @@
+"""Batches over HTTP: what asks in this process, what runs them, and their endpoints."""
