@@ -1,8 +1,9 @@
 """Labels against written answers: ``python -m loadtests.labels --url http://127.0.0.1:8000``.
 
-The same texts, from several connections, in turns: each label's probability from ``/v1/classify``,
-an answer that is one of the labels (``structured_outputs.choice``), and one that is JSON with a
-label (a schema). All have the same prompt, of which nothing is cached but what all texts share.
+The same texts, from several connections: each label's probability from ``/v1/classify``, an answer
+that is one of the labels (``structured_outputs.choice``), and one that is JSON with a label (a
+schema). All have the same prompt, of which nothing is cached. A few texts are asked about in each
+way, then the next, so that what else the machine does falls on all ways alike.
 Then some texts' labels are asked one by one with ``echo`` and ``logprobs``, which must give the
 same probabilities.
 """
@@ -42,18 +43,18 @@ class Plan:
     tokens: int
     labels: int
     connections: int
-    rounds: int
+    block: int  # texts of a turn
     checked: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Texts a second of each round, and how far probabilities are from those asked alone."""
+    """Texts a second of each way, and how far probabilities are from those asked alone."""
 
     model: str
     prompt_tokens: float  # of a text with its question
     label_tokens: int  # of all labels
-    texts_per_second: dict[str, list[float]]
+    texts_per_second: dict[str, float]
     answer_tokens: dict[str, float]
     largest_difference: float
     alone_per_second: float  # labels asked alone
@@ -96,8 +97,8 @@ class Test:
         self._pool = ThreadPoolExecutor(plan.connections)
         self._model, self._plan = model, plan
         self._labels = [f" {label}" for label in LABELS[: plan.labels]]
-        self._prompts: list[list[int]] = []
-        self.probs: list[list[float]] = []
+        self._prompts: dict[int, list[int]] = {}
+        self.probs: dict[int, list[float]] = {}
         self.label_ids: list[list[int]] = []
         self.n_written = dict.fromkeys(WAYS, 0)
         prompts = Prompts(seed)
@@ -114,21 +115,21 @@ class Test:
     @property
     def prompt_tokens(self) -> float:
         """Of a text with its question."""
-        return sum(map(len, self._prompts)) / len(self._prompts)
+        return sum(map(len, self._prompts.values())) / len(self._prompts)
 
-    def run(self, way: str, salt: str) -> float:
-        """Ask about all texts; texts a second."""
+    def run(self, way: str, places: Sequence[int]) -> float:
+        """Ask about some texts; the seconds that it takes."""
         ask = self._classify if way == "labels" else self._write
         began = time.perf_counter()
-        found = self._of_all(lambda client, place: ask(client, place, way, salt))
+        found = list(self._mapped(lambda client, place: ask(client, place, way), places))
         took = time.perf_counter() - began
         if way == "labels":
-            self._prompts = [one["prompt_token_ids"] for one in found]
-            self.probs = [one["probs"] for one in found]
+            for place, one in zip(places, found, strict=True):
+                self._prompts[place], self.probs[place] = one["prompt_token_ids"], one["probs"]
             self.label_ids = found[0]["label_token_ids"]
         else:
-            self.n_written[way] = sum(found)
-        return self._plan.texts / took
+            self.n_written[way] += sum(found)
+        return took
 
     def alone(self, n_texts: int) -> tuple[float, float]:
         """The largest difference of probabilities asked alone, and labels a second."""
@@ -150,18 +151,18 @@ class Test:
         tokens: list[int] = self._clients[0].post("/tokenize", body)["tokens"]
         return tokens
 
-    def _classify(self, client: Client, place: int, way: str, salt: str) -> Any:
+    def _classify(self, client: Client, place: int, way: str) -> Any:
         body = {
             "model": self._model,
             "input": self._texts[place],
             "labels": self._labels,
             "instruction": INSTRUCTION,
             "return_token_ids": True,
-            "cache_salt": salt,
+            "cache_salt": way,
         }
         return client.post("/v1/classify", body)["data"][0]
 
-    def _write(self, client: Client, place: int, way: str, salt: str) -> int:
+    def _write(self, client: Client, place: int, way: str) -> int:
         form: dict[str, Any] = {"choice": self._labels}
         if way == "json":
             label = {"type": "string", "enum": [one.strip() for one in self._labels]}
@@ -173,7 +174,7 @@ class Test:
             "max_tokens": MAX_ANSWER,
             "temperature": 0,
             "structured_outputs": form,
-            "cache_salt": salt,
+            "cache_salt": way,
         }
         return int(client.post("/v1/completions", body)["usage"]["completion_tokens"])
 
@@ -188,9 +189,6 @@ class Test:
         }
         logprobs = client.post("/v1/completions", body)["choices"][0]["logprobs"]
         return math.fsum(logprobs["token_logprobs"][-len(label) :])
-
-    def _of_all(self, ask: Callable[[Client, int], Any]) -> list[Any]:
-        return list(self._mapped(ask, range(self._plan.texts)))
 
     def _mapped(self, ask: Callable[[Client, Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         """What asking gives, in order; each connection asks for the next when it has an answer."""
@@ -207,18 +205,18 @@ class Test:
 
 
 def measure(test: Test, model: str, plan: Plan) -> Report:
-    """All rounds, and the check; StreamError if a request fails."""
-    test.run("labels", "warm")
-    speeds: dict[str, list[float]] = {way: [] for way in WAYS}
-    for number in range(plan.rounds):
+    """All texts in all ways, and the check; StreamError if a request fails."""
+    spent = dict.fromkeys(WAYS, 0.0)
+    for begin in range(0, plan.texts, plan.block):
+        places = range(begin, min(begin + plan.block, plan.texts))
         for way in WAYS:
-            speeds[way].append(test.run(way, f"{way} {number}"))
+            spent[way] += test.run(way, places)
     largest, alone = test.alone(min(plan.checked, plan.texts))
     return Report(
         model=model,
         prompt_tokens=test.prompt_tokens,
         label_tokens=sum(map(len, test.label_ids)),
-        texts_per_second=speeds,
+        texts_per_second={way: plan.texts / seconds for way, seconds in spent.items()},
         answer_tokens={way: test.n_written[way] / plan.texts for way in WAYS[1:]},
         largest_difference=largest,
         alone_per_second=alone,
@@ -231,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     api_key = os.environ.get("OPENAI_API_KEY")
     plan = Plan(
         *(options.texts, options.tokens, options.labels),
-        *(options.connections, options.rounds, options.check),
+        *(options.connections, options.block, options.check),
     )
     try:
         model = first_model(options.url, api_key)
@@ -249,13 +247,10 @@ def _table(report: Report, plan: Plan) -> str:
         f"{report.model}: {plan.texts} texts, {report.prompt_tokens:.0f} tokens with the question,"
         f" {plan.labels} labels of {report.label_tokens} tokens, {plan.connections} at a time"
     ]
-    middle = {way: sorted(found)[len(found) // 2] for way, found in report.texts_per_second.items()}
-    for way, found in report.texts_per_second.items():
+    by_way = report.texts_per_second
+    for way, found in by_way.items():
         tokens = f", {report.answer_tokens[way]:.1f} tokens" if way in report.answer_tokens else ""
-        shown = " ".join(f"{one:.2f}" for one in found)
-        lines.append(
-            f"{way:7} {shown} texts/s: labels {middle['labels'] / middle[way]:.2f}{tokens}"
-        )
+        lines.append(f"{way:7} {found:.2f} texts/s: labels {by_way['labels'] / found:.2f}{tokens}")
     lines.append(f"labels asked alone: {report.alone_per_second / plan.labels:.2f} texts/s")
     lines.append(f"largest difference of a probability: {report.largest_difference:.3g}")
     return "\n".join(lines)
@@ -271,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--tokens", 200, "of a text "),
         ("--labels", len(LABELS), ""),
         ("--connections", 4, ""),
-        ("--rounds", 3, "of each way, in turns "),
+        ("--block", 20, "texts of a turn "),
         ("--check", 50, "texts whose labels are asked alone "),
     ):
         parser.add_argument(

@@ -20,6 +20,7 @@ from lanewise.api.http.front import Front
 from lanewise.api.http.keys import Keys
 from lanewise.api.http.web_pages import WebPages
 from lanewise.api.middleware import RequestMiddleware
+from lanewise.api.shared.spending import Spending
 from lanewise.api.shared.state import ServerState
 from lanewise.cli import COMMANDS
 from lanewise.commands.families import row_of
@@ -166,6 +167,7 @@ def _all_metrics() -> Iterator[tuple[Metric, set[str]]]:
     registry = metrics.registry
     MachineMetrics(registry)
     Front(Settings(), registry)
+    Spending().count_in(registry)
     RequestMiddleware(
         cast(Any, None),
         keys=Keys((), ()),

@@ -47,6 +47,7 @@ _ADD = """
 _SUMS = """
     SELECT usage.*, name FROM usage LEFT JOIN usage_names USING (tenant)
     WHERE day BETWEEN ? AND ? AND (? IS NULL OR tenant = ?) ORDER BY day, tenant, model
+    LIMIT ?
 """
 FIRST, LAST = "0000-01-01", "9999-12-31"
 
@@ -136,9 +137,9 @@ class UsageStore:
         rows = self._database.rows("SELECT * FROM usage_minutes")
         return {row["tenant"]: Minute(*tuple(row)[1:]) for row in rows}
 
-    def rows(self, first: str | None, last: str | None, tenant: str | None = None) -> list[Row]:
-        """A report from one day to another, of one key or of all."""
-        found = self._database.rows(_SUMS, first or FIRST, last or LAST, tenant, tenant)
+    def rows(self, first: str | None, last: str | None, tenant: str | None, most: int) -> list[Row]:
+        """At most so many lines from one day to another, of one key or of all."""
+        found = self._database.rows(_SUMS, first or FIRST, last or LAST, tenant, tenant, most)
         return list(map(_row, found))
 
 
@@ -153,7 +154,7 @@ def rows_in(folder: Path, first: str | None, last: str | None) -> Iterator[Row]:
         ) as connection:
             connection.row_factory = sqlite3.Row
             yield from map(
-                _row, connection.execute(_SUMS, (first or FIRST, last or LAST, None, None))
+                _row, connection.execute(_SUMS, (first or FIRST, last or LAST, None, None, -1))
             )
     except sqlite3.Error as error:
         raise RecordsError(f"{path}: {error}") from None

@@ -13,6 +13,7 @@ from lanewise.records.reports import as_csv, as_objects
 
 FORMATS = ("json", "csv")
 SHOWN = 40
+MAX_ROWS = 20_000  # of an answer: 4 MB
 
 
 async def usage(request: Request, state: ServerState) -> Response:
@@ -33,7 +34,13 @@ async def usage(request: Request, state: ServerState) -> Response:
     await spending.write()
     sees_all = caller.is_admin or not state.api_keys
     tenant = None if sees_all else caller.tenant
-    rows = await asyncio.to_thread(spending.store.rows, first, last, tenant)
+    rows = await asyncio.to_thread(spending.store.rows, first, last, tenant, MAX_ROWS + 1)
+    if len(rows) > MAX_ROWS:
+        raise BadRequestError(
+            f"first_day: there are more than {MAX_ROWS} lines; accepted: fewer days, or lanewise"
+            " usage on the server's machine",
+            param="first_day",
+        )
     if wanted == "csv":
         return Response(as_csv(rows), media_type="text/csv; charset=utf-8")
     return JSONResponse({"object": "list", "data": as_objects(rows)})
