@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from lanewise.runtime import BLOCK_TOKENS
 from lanewise.text.answers.harmony import TOKENS
 from toy_encoder import encoder_server, error_of
 from toy_server import CONFIG, toy_server
@@ -71,6 +72,17 @@ def test_what_labels_share_is_computed_once(server):
     computed = server.metric("vllm:prompt_tokens_by_source_total", source="local_compute") - before
     # Of the prompt the last token gives each label its first logits.
     assert computed <= n_prompt + n_labels + len(LABELS)
+
+
+def test_a_text_is_computed_once_for_all_questions(server):
+    before = server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+    questions = [{"instruction": f"{i}?", "labels": ["yes", "no"]} for i in range(6)]
+    body = {"input": TEXT * 4, "questions": questions, "return_token_ids": True}
+    told = post(server.client, "/v1/classify", body | {"cache_salt": "six"})["data"]
+    n_prompt = len(told[0]["prompt_token_ids"])
+    computed = server.metric("vllm:prompt_tokens_by_source_total", source="local_compute") - before
+    # Of each further question at most the block in which it begins to differ, and its labels.
+    assert n_prompt < computed <= n_prompt + 6 * (BLOCK_TOKENS + 8)
 
 
 def test_questions_share_their_text_and_are_as_each_alone(client):

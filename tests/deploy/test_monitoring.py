@@ -71,7 +71,9 @@ def scraped(tmp_path_factory) -> Iterator[Prometheus]:
     port = free_port()
     with (
         collecting() as (endpoint, _),
-        lanewise_server("--threads", "1", "--otlp-traces-endpoint", endpoint) as server,
+        lanewise_server(
+            *("--threads", "1", "--otlp-traces-endpoint", endpoint, "--tokens-per-day", "1000000")
+        ) as server,
     ):
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

@@ -1,9 +1,9 @@
 """Runs given continuations of prompts, and says how likely the model finds each of them.
 
 Nothing is written. The logits behind a prompt tell of the first tokens of all its continuations.
-Those that go on have a sequence each, which starts behind the keys and values that the prompt left
-in the prefix cache; they run together in one step, after it, so that they find also the block that
-it has begun.
+A longer continuation has a sequence of its own, which starts behind the keys and values that the
+prompt left in the prefix cache. All such sequences run together in one step, after the prompt's, so
+that they find the block that it has begun too.
 """
 
 from __future__ import annotations
