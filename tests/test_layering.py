@@ -102,6 +102,7 @@ QUANTIZER_PARTS = {
 # Commands that run the engine or a template too.
 PYTHON_EXTRA = {
     "commands/bench_replay.py": {"engine"},
+    "commands/batch.py": {"api", "batches", "server"},
     "commands/compare_chat.py": {"sandbox"},
     "commands/doctor.py": {"engine"},
     "commands/usage.py": {"records"},

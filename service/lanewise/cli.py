@@ -15,6 +15,7 @@ from lanewise.commands.completing import completion
 from lanewise.commands.registration import Command
 from lanewise.host import HostError, default_threads, garbage_left_alone
 from lanewise.settings import (
+    BatchSettings,
     BenchSettings,
     ChatSettings,
     CompareSettings,
@@ -68,6 +69,14 @@ COMMANDS = {
         "talk with a model or a server in the terminal",
         usage="[MODEL | http://HOST:PORT] [--SETTING VALUE …]",
         example='http://localhost:8000 --system "You are brief."',
+    ),
+    "batch": Command(
+        BatchSettings,
+        "lanewise.commands.batch",
+        "answer a file of requests without a server",
+        usage="INPUT.jsonl -o OUTPUT.jsonl [--model MODEL] [--SETTING VALUE …]",
+        example="requests.jsonl -o answers.jsonl --model Qwen/Qwen3-0.6B",
+        positional="input",
     ),
     "config": Command(
         ConfigSettings,

@@ -78,6 +78,10 @@ VALUES: dict[str, dict[str, Any]] = {
         "podAnnotations": {"a": "b"},
         "disruption": {"maxUnavailable": "25%"},
     },
+    "one replica that keeps files and batches": {
+        "data": {"kind": "claim", "claim": "batches"},
+        "settings": {"batch_hours": "22-6"},
+    },
 }
 KINDS = (
     {"Service", "Deployment", "PodDisruptionBudget"},
@@ -89,6 +93,7 @@ KINDS = (
         *("Service", "Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler"),
         *("NetworkPolicy", "HTTPRoute", "InferencePool"),
     },
+    {"Service", "Deployment", "PodDisruptionBudget"},
 )
 # Of kinds that are not Kubernetes' own: version, and all that we write of their spec.
 CUSTOM = {
@@ -116,6 +121,9 @@ BROKEN = [
     ({"storedPrompts": {"kind": "claim"}}, "storedPrompts.claim names the claim"),
     ({"storedPrompts": {"kind": "host"}}, "storedPrompts.path names the directory"),
     ({"storedPrompts": {"kind": "pod", "remote": "ftp://x"}}, "remote"),
+    ({"data": {"kind": "claim"}}, "data.claim names the claim"),
+    ({"data": {"kind": "host"}}, "data.path names the directory"),
+    ({"data": {"kind": "pod"}, "replicas": 2}, "of one replica"),
     ({"ingress": {"enabled": True}}, "ingress.host is the name"),
     ({"autoscaling": {"kind": "both"}}, "kind"),
 ]
@@ -200,7 +208,7 @@ def test_the_schema_knows_every_value_and_every_setting():
         rendered(VALUES["a model of the hub for each replica, watched and scaled by KEDA"])
     )
     own = {one["name"] for one in pod["containers"][0]["env"]} | {"LANEWISE_API_KEY"}
-    own |= {"LANEWISE_ADMIN_API_KEY"}
+    own |= {"LANEWISE_ADMIN_API_KEY", "LANEWISE_DATA_DIR"}
     settings = {field.name for field in dataclasses.fields(Settings)}
     listed = set(SCHEMA["properties"]["settings"]["propertyNames"]["enum"])
     given = {"max_model_len", "kv_cache_dtype", "itl_target_ms"}

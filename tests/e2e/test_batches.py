@@ -78,3 +78,60 @@ def test_a_server_killed_at_any_moment_answers_each_request_once(tmp_path):
         for i in draw.sample(range(count), 20):
             alone = client.post(COMPLETIONS, json=body(i)).json()["choices"][0]["text"]
             assert texts[f"n{i}"] == alone
+
+
+def batch(folder, *more, **options):
+    command = [sys.executable, "-m", "lanewise", "batch", "in.jsonl", "-o", "out.jsonl"]
+    command += ["--model", "demo", "--threads", "1", *more]
+    return subprocess.Popen(command, cwd=folder, text=True, stderr=subprocess.PIPE, **options)
+
+
+def test_the_command_goes_on_where_it_was_killed(tmp_path):
+    """Files of vLLM's run-batch, whose requests name models that are not here."""
+    count = 240
+    text = lines(count).replace('"body": {', '"body": {"model": "org/other", ')
+    (tmp_path / "in.jsonl").write_text(text + "\n")
+    out = tmp_path / "out.jsonl"
+
+    def n_answers():
+        return out.read_bytes().count(b"\n") if out.exists() else 0
+
+    for wanted in (20, 100):
+        with batch(tmp_path, "--batch-concurrency", "4") as command:
+            wait_for(lambda wanted=wanted: n_answers() >= wanted, f"{wanted} answers")
+            command.send_signal(signal.SIGKILL)
+    assert n_answers() < count
+    with out.open("ab") as torn:
+        torn.write(b'{"id":"batch_req_0123","custom_id":"n5","resp')
+    with batch(tmp_path, stdout=subprocess.PIPE) as command:
+        said, told = command.communicate(timeout=120)
+    assert (command.returncode, said) == (0, "out.jsonl: 240 of 240 requests answered, 0 failed\n")
+    assert "Traceback" not in told
+    found = [json.loads(one) for one in out.read_text().splitlines()]
+    assert sorted(one["custom_id"] for one in found) == sorted(f"n{i}" for i in range(count))
+    texts = {one["custom_id"]: one["response"]["body"]["choices"][0]["text"] for one in found}
+    with lanewise_server("--threads", "1") as url, httpx.Client(base_url=url) as client:
+        for i in range(0, count, 24):
+            alone = client.post(COMPLETIONS, json=body(i)).json()["choices"][0]["text"]
+            assert texts[f"n{i}"] == alone
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "said"),
+    [
+        ("", None, "input: in.jsonl: the file has no requests"),
+        (lines(2) + "x", None, "input: in.jsonl:3: the line is not JSON"),
+        (lines(2), '{"my": "settings"}', "output: out.jsonl has something else than answers"),
+        (lines(2), "line\n", "output: out.jsonl has something else than answers"),
+    ],
+)
+def test_files_that_are_none_are_refused_and_left_alone(tmp_path, given, before, said):
+    (tmp_path / "in.jsonl").write_text(given)
+    if before is not None:
+        (tmp_path / "out.jsonl").write_text(before)
+    with batch(tmp_path) as command:
+        _, told = command.communicate(timeout=60)
+    assert command.returncode == 2
+    assert said in told
+    if before is not None:
+        assert (tmp_path / "out.jsonl").read_text() == before

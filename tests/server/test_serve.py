@@ -22,9 +22,10 @@ from lanewise.api.shared.state import Phase
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.host import MemoryLimit
 from lanewise.loading.base.checkpoint import ModelFileError, TokenizerFiles
-from lanewise.server import model_text, opening, serve, start
+from lanewise.server import make_state, model_text, opening, start
 from lanewise.server.listener import bind
 from lanewise.server.make_engine import plan_cache
+from lanewise.server.prepare_sandbox import prepare_sandbox
 from lanewise.server.progress import progress_lines
 from lanewise.settings import Settings, SettingsError
 from lanewise.text.chat_template import ChatTemplate
@@ -64,7 +65,7 @@ def test_longrope_is_told_the_longest_text(tmp_path, monkeypatch):
         config = opening.open_model(Settings(model=str(path), max_model_len=longest), 1, limit)
         assert config.is_for_short_context == is_short
         assert (config.ropes[0].factors == config.ropes[0].short_factors) == is_short
-        found = serve._fingerprint(SimpleNamespace(config=config, **LOADED))
+        found = make_state._fingerprint(SimpleNamespace(config=config, **LOADED))
         assert found.endswith("-f32-short" if is_short else "-f32")
 
 
@@ -82,7 +83,7 @@ def test_a_template_that_cannot_be_used_is_told(state, caplog):
     state.chat_template = ChatTemplate({"default": "{% for %}"})
 
     async def check() -> None:
-        await serve._prepare_sandbox(state)
+        await prepare_sandbox(state)
         await state.sandbox.close()
 
     with caplog.at_level(logging.WARNING, "lanewise"):

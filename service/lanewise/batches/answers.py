@@ -6,6 +6,7 @@ opened, and those requests are asked again. So each request has one line, whatev
 """
 
 import errno
+import fcntl
 import json
 import os
 import threading
@@ -16,18 +17,31 @@ from typing import Any
 from lanewise.records.files import DiskFullError
 
 Said = dict[str, Any]
+BEGINNING = b'{"id":"batch_req_'  # of an answer in OpenAI's words
+
+
+class NotAnswersError(Exception):
+    """A file has something else than answers, or another writer; the message names it."""
 
 
 class Answers:
     """One file of answers, open for more of them. Its methods wait for the disk."""
 
-    def __init__(self, path: Path, note: Callable[[Said], None]) -> None:
-        """Open or make the file; ``note`` is told each answer that it has."""
+    def __init__(
+        self, path: Path, note: Callable[[Said], None], *, may_be_foreign: bool = False
+    ) -> None:
+        """Open or make the file; ``note`` is told each answer that it has.
+
+        A file that ``may_be_foreign`` is not changed if it has anything but answers, and the torn
+        beginning of one: NotAnswersError.
+        """
+        self._may_be_foreign = may_be_foreign
         self.path = path
         self._lock = threading.Lock()
         self._is_open = True
         self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            self._hold()
             self.n_bytes = self._repair(note)
         except BaseException:
             self.close()
@@ -61,6 +75,12 @@ class Answers:
                 self._is_open = False
                 os.close(self._number)
 
+    def _hold(self) -> None:
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise NotAnswersError(f"{self.path} is written by another process") from None
+
     def _repair(self, note: Callable[[Said], None]) -> int:
         """Tell each answer, and cut off what is behind the last whole one; the bytes that stay."""
         n_whole = 0
@@ -68,6 +88,8 @@ class Answers:
             for text in file:
                 said = _answer_in(text)
                 if said is None:
+                    if self._may_be_foreign and not _is_torn(text):
+                        raise NotAnswersError(f"{self.path} has something else than answers")
                     break
                 note(said)
                 n_whole += len(text)
@@ -86,3 +108,9 @@ def _answer_in(text: bytes) -> Said | None:
     except ValueError:
         return None
     return said if isinstance(said, dict) and isinstance(said.get("custom_id"), str) else None
+
+
+def _is_torn(text: bytes) -> bool:
+    """Whether the last line of a file may be the beginning of an answer, or never written."""
+    start = text.rstrip(b"\0")
+    return not text.endswith(b"\n") and start[: len(BEGINNING)] == BEGINNING[: len(start)]

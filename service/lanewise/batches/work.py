@@ -45,6 +45,7 @@ class Paths:
     requests: Path
     answers: Path
     errors: Path | None = None
+    may_be_foreign: bool = False  # what lies where the answers go may be something else
 
 
 class Told(NamedTuple):
@@ -86,7 +87,8 @@ class Work:
                 self._count(self._form.is_good(said))
                 self.counts.unanswered += self._form.is_unanswered(said)
 
-        self._answers = Answers(self._paths.answers, note)
+        foreign = self._paths.may_be_foreign
+        self._answers = Answers(self._paths.answers, note, may_be_foreign=foreign)
         if self._paths.errors is not None:
             self._errors = Answers(self._paths.errors, note)
 

@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Start": ("quickstart", "choose", "models", "commands"),
     "Use": (
         *("api", "vision", "structured", "tools", "reasoning", "lora", "speculation", "agents"),
-        *("labels", "receipts"),
+        *("labels", "batches", "receipts"),
     ),
     "API by dialect": (
         *("api-openai", "api-responses", "api-anthropic", "api-ollama", "api-llama-cpp"),

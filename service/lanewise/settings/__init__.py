@@ -8,6 +8,7 @@ file, the file over the default.
 from lanewise.settings.commands import (
     EVERY_SETTINGS,
     QUANTIZED_FORMATS,
+    BatchSettings,
     BenchSettings,
     ChatSettings,
     CompareSettings,
@@ -63,6 +64,7 @@ __all__ = [
     "LIMITS",
     "MTP",
     "QUANTIZED_FORMATS",
+    "BatchSettings",
     "BenchSettings",
     "ChatSettings",
     "CompareSettings",

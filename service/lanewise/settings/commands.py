@@ -312,6 +312,24 @@ class VerifySettings(ReportSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchSettings(Settings):
+    """What ``lanewise batch`` can be told: all that a server can, and its files."""
+
+    input: str | None = knob(
+        None, TEXT, "file of requests, one a line, as /v1/batches and vLLM's run-batch take it"
+    )
+    output: str | None = knob(
+        None,
+        TEXT,
+        "file to which answers are added; requests that have one there are left out",
+        "-o",
+    )
+    batch_concurrency: int = knob(
+        64, integer(1, 65536), "requests that are answered at a time, at most max_seqs"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class FamiliesSettings(SourceSettings):
     """What ``lanewise families`` can be told."""
 
@@ -379,4 +397,5 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     FamiliesSettings,
     UsageSettings,
     VerifySettings,
+    BatchSettings,
 )

@@ -57,6 +57,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if ne .Values.data.kind "none" }}
+- {name: LANEWISE_DATA_DIR, value: /data}
+{{- end }}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ printf "LANEWISE_%s" (upper $name) }}, value: {{ $value | toString | quote }}}
 {{- end }}

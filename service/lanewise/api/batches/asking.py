@@ -41,8 +41,14 @@ class Asker:
         endpoints: Mapping[str, Endpoint],
         errors: ErrorForms,
         memory: RequestMemory,
+        *,
+        any_model: bool = False,
     ) -> None:
-        """``endpoints`` by the paths that requests name."""
+        """``endpoints`` by the paths that requests name.
+
+        With ``any_model`` the served one answers requests for models that are not here.
+        """
+        self._any_model = any_model
         self._state, self._endpoints, self._errors = state, endpoints, errors
         self._memory = memory
 
@@ -103,7 +109,9 @@ class Asker:
             if spending is not None:  # a key that has used what it may waits
                 spending.enter(caller)
             hold.keep(len(line))
-            content.append(await self._state.workers.read(len(line), lambda: _body(line, hold)))
+            content.append(
+                await self._state.workers.read(len(line), lambda: self._body(line, hold))
+            )
             try:
                 response = await self._endpoints[path].reply(Request(scope, receive), self._state)
             except TokenizingError as error:
@@ -122,10 +130,10 @@ class Asker:
             hold.release()
         return Reply(status, said, request_id)
 
-
-def _body(line: bytes, hold: Hold) -> bytes:
-    """The body of the request of a line; it is not streamed, for its answer is a line."""
-    body = parse_json(line, hold)["body"]
-    return json.dumps(
-        {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-    ).encode()
+    def _body(self, line: bytes, hold: Hold) -> bytes:
+        """The body of the request of a line; it is not streamed, for its answer is a line."""
+        body = parse_json(line, hold)["body"]
+        without = {"stream", "stream_options"}
+        if self._any_model and body.get("model") not in self._state.model_names:
+            without.add("model")
+        return json.dumps({name: one for name, one in body.items() if name not in without}).encode()

@@ -10,10 +10,13 @@ from lanewise.api.shared.state import ServerState
 from lanewise.batches.lines import Limits
 
 
-def make_asker(state: ServerState, memory_bytes: int = DEFAULT_BYTES) -> Asker:
+def make_asker(
+    state: ServerState, memory_bytes: int = DEFAULT_BYTES, *, any_model: bool = False
+) -> Asker:
     """What asks in this process; its requests hold no more than ``memory_bytes`` together."""
     endpoints = {e.path: e for e in ENDPOINTS if e.path in PATHS and e.method == "POST"}
-    return Asker(state, endpoints, error_forms(), RequestMemory(memory_bytes))
+    memory = RequestMemory(memory_bytes)
+    return Asker(state, endpoints, error_forms(), memory, any_model=any_model)
 
 
 def make_runner(state: ServerState) -> Runner | None:

@@ -11,12 +11,13 @@ from lanewise.engine.kv.held_blocks import HeldBlocks
 from lanewise.engine.kv.prefix import Prefix, no_prefix
 from lanewise.engine.kv.states import NoStates, states_for
 from lanewise.engine.kv.stored_blocks import NoStore
-from lanewise.engine.scheduling.background import decode_in_turns, rows_alone, rows_beside, split
+from lanewise.engine.scheduling.background import Background, split
 from lanewise.engine.scheduling.grammar_time import STEP_S, held_back, total_s
 from lanewise.engine.scheduling.pacing import Pacer, Work
+from lanewise.engine.scheduling.room import Room
 from lanewise.engine.scheduling.sight import Sight
 from lanewise.engine.scheduling.suspects import Suspects
-from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue, who_gives_way
+from lanewise.engine.scheduling.waiting import Rank, Shares, WaitingQueue
 from lanewise.runtime import BLOCK_TOKENS, DRAWN_BEFORE, NONFINITE, Sampled
 
 MAX_BY_RIGHT = 8  # sequences admitted in one step by preempting others
@@ -34,7 +35,7 @@ class Scheduler:
     its blocks, returns first of its client and is computed again. The first sequence is never
     preempted; the pool holds one sequence of maximum length, so it always ends. A client or request
     with more than its share of places or blocks gives some up for one that waits with less
-    (``who_gives_way``).
+    (``Room``).
 
     Sequences in the background get what all others leave: rows that hardly lengthen a step, places
     and blocks that are free. They are preempted for any other that lacks a place or a block.
@@ -73,6 +74,8 @@ class Scheduler:
             store=store,
         )
         self._shares = Shares()
+        self._background = Background(config, pacer, self._shares)
+        self._room = Room(pool, self.blocks, self._shares)
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Scheduled] = []  # by priority, then in the order they were admitted
         # Preemption in favour of a waiting sequence is considered when a sequence came or left, and
@@ -134,28 +137,11 @@ class Scheduler:
         if not preempted:
             admitted += self._admit(budget)
         if len(self.running) > n_others or self.waiting.is_background:
-            admitted += self._add_background(budget, held, may_admit=not preempted)
+            self._background.add(budget, self.running, held, self.work_of(budget.turns))
+            if not preempted:
+                admitted += self._admit(budget, background=True)
         turns = by_adapter(budget.turns)
         return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
-
-    def _add_background(
-        self, budget: Budget, held: Collection[Scheduled], *, may_admit: bool
-    ) -> list[Scheduled]:
-        """Give what is left of a step to sequences in the background; those that it admits."""
-        sequences = self.running[split(self.running) :]
-        decodes = [one for one in sequences if one.is_decoding and one not in held]
-        prompts = [one for one in sequences if not one.is_decoding]
-        contexts = [one.n_cached for one in decodes or prompts] or [0]
-        context = self._windows.seen(sum(contexts) // len(contexts))
-        if budget.turns:
-            others, stretch = self.work_of(budget.turns), self._config.background_stretch
-            budget.leave(rows_beside(self._pacer, others, context, stretch))
-        else:
-            budget.leave(rows_alone(self._pacer, len(decodes), context))
-        decode_in_turns(budget, decodes, self._shares.n_steps)
-        for sequence in sorted(prompts, key=self._shares.rank):
-            budget.spend_on(sequence)
-        return self._admit(budget, background=True) if may_admit else []
 
     def _held_back(self) -> Collection[Scheduled]:
         """Decoding sequences that this step leaves out, as their grammars would take too long."""
@@ -397,46 +383,13 @@ class Scheduler:
         sequence = self.waiting.pop(self.running)
         self.waiting.put_back(sequence)
         prefix = self.blocks.find_prefix(sequence)
-        victims = [] if prefix is None else self._who_gives_way(sequence, prefix)
+        victims = [] if prefix is None else self._room.who_gives_way(sequence, prefix, self.running)
         # Sequences that give way may hold blocks of its prefix.
         if victims and self._has_rows(sequence, 0):
             return sequence, victims
         self._has_changed = False
         self._look_again_at = n_steps + STEPS_OF_RIGHT
         return None
-
-    def _who_gives_way(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
-        victims: list[Scheduled] = []
-        if sequence.request.is_background:
-            return victims
-        if given := self._given_by_background(sequence, prefix):
-            return given
-        running = self.running
-        if not self.blocks.free_rows:
-            victims = who_gives_way(sequence, running, [1] * len(running), 1, self._shares)
-            if not victims:
-                return []
-            running = [one for one in running if one is not victims[0]]
-        free = self._pool.n_free + sum(map(self.blocks.n_freed, victims))
-        lacking = self.blocks.n_lacking(sequence, prefix, len(running)) - free
-        if lacking > 0:
-            sizes = [self.blocks.n_freed(one) for one in running]
-            more = who_gives_way(sequence, running, sizes, lacking, self._shares)
-            victims = victims + more if more else []
-        return victims
-
-    def _given_by_background(self, sequence: Scheduled, prefix: Prefix) -> list[Scheduled]:
-        """The sequences in the background whose place and blocks are enough, if there are any."""
-        victims: list[Scheduled] = []
-        free = self._pool.n_free
-        if self.blocks.free_rows and not self._lacks_blocks(sequence, prefix):
-            return victims
-        for one in reversed(self.running[split(self.running) :]):
-            victims.append(one)
-            free += self.blocks.n_freed(one)
-            if self.blocks.n_lacking(sequence, prefix, len(self.running) - len(victims)) <= free:
-                return victims
-        return []
 
     def _preempt(self, sequence: Scheduled) -> None:
         self.running.remove(sequence)
@@ -464,7 +417,7 @@ class Scheduler:
                 passed.append(sequence)
                 break
             prefix = self.blocks.find_prefix(sequence)
-            if prefix is not None and self._lacks_blocks(sequence, prefix):
+            if prefix is not None and self._room.lacks_blocks(sequence, prefix, len(self.running)):
                 passed.append(sequence)
                 break
             if prefix is None or not self._has_rows(sequence, prefix.n_cached):
@@ -480,9 +433,6 @@ class Scheduler:
         for sequence in reversed(passed):
             self.waiting.put_back(sequence)
         return admitted
-
-    def _lacks_blocks(self, sequence: Scheduled, prefix: Prefix) -> bool:
-        return self.blocks.n_lacking(sequence, prefix, len(self.running)) > self._pool.n_free
 
     def _has_rows(self, sequence: Scheduled, n_cached: int) -> bool:
         """Whether all pictures behind a sequence's first tokens have been seen by a tower."""
