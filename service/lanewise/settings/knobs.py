@@ -387,13 +387,9 @@ class Settings(ModelSettings):
         (), KEYS, "keys of administrators, who may load adapters and go before others by priority"
     )
     admin_api_key_file: str | None = knob(None, TEXT, "file with such keys, one a line")
-    requests_per_minute: int = knob(
-        0, integer(0), "requests that each key may have answered in a minute; 0 = any number"
-    )
+    requests_per_minute: int = knob(0, integer(0), "most requests of a key in a minute; 0 = any")
     requests_per_day: int = knob(0, integer(0), "the same in a day, which begins at 0:00 UTC")
-    tokens_per_minute: int = knob(
-        0, integer(0), "tokens that each key may have read and written in a minute; 0 = any number"
-    )
+    tokens_per_minute: int = knob(0, integer(0), "most tokens, read and written; 0 = any")
     tokens_per_day: int = knob(0, integer(0), "the same in a day")
     allow_high_priority: bool = knob(False, ON_OFF, "any request may have a priority below 0")
     cors_origins: tuple[str, ...] = knob(
