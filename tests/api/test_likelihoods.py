@@ -1,6 +1,7 @@
 """How likely labels and other continuations are, over a socket: what each would be alone."""
 
 import math
+from concurrent import futures
 from dataclasses import replace
 
 import httpx
@@ -109,6 +110,19 @@ def test_more_labels_than_run_at_once(client):
     )["data"]
     check_alone(client, told)
     assert math.isclose(sum(told["probs"]), 1)
+
+
+def test_a_full_queue_refuses_no_request_in_its_middle(server):
+    labels = [f"label {i}" for i in range(40)]
+    body = {"prompt": "x", "max_tokens": 300, "ignore_eos": True, "n": CONFIG.max_seqs}
+    with (
+        httpx.Client(base_url=server.url, timeout=60) as other,
+        futures.ThreadPoolExecutor(1) as pool,
+    ):
+        crowd = pool.submit(other.post, "/v1/completions", json=body)
+        server.wait_until(lambda: server.metric("vllm:num_requests_running") > 1)
+        post(server.client, "/v1/classify", {"input": "x", "labels": labels, "instruction": "?"})
+        assert crowd.result().status_code == 200
 
 
 def test_a_conversation_is_classified_by_its_answer(client):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 from lanewise.api.errors import ClientGoneError
@@ -24,6 +23,7 @@ from lanewise.api.observing.record import Record
 from lanewise.api.schemas import MAX_TOP_LOGPROBS
 from lanewise.engine.base.request import BACKGROUND, GenerationRequest, SamplingParams
 from lanewise.engine.base.stream import TokenOutput
+from lanewise.engine.scheduling.admission import RESERVED
 
 ID_BYTES = 24  # of a token in a request and in its sequence
 SCORE_BYTES = 200  # of a scored token, until the answer is written
@@ -90,15 +90,32 @@ async def likelihoods(call: Call[Any], asked: Sequence[Continued], place: Place)
     usage.prompt_tokens = sum(len(one.prompt) for one in asked) + n_scored
     caller.hold.keep(SCORE_BYTES * n_scored)
     found = [_Found(one) for one in asked]
-    at_once = call.state.generator.config.max_seqs
+    engine = call.state.generator
+    # As much as a client may always have: no request is refused in its middle.
+    at_once = max(1, min(engine.config.max_seqs, int(RESERVED * engine.largest_request)))
+    most = int(RESERVED * engine.config.max_queued_tokens)
     for begin in range(0, len(asked), at_once):
         some = range(begin, min(begin + at_once, len(asked)))
         for parts in (_firsts(call, asked, some, place), _others(call, asked, some, place)):
-            while now := list(islice(parts, at_once)):
+            for now in _bounded(parts, at_once, most):
                 n_bytes = ID_BYTES * sum(len(part.request.prompt) for part in now)
                 with caller.hold.passing(n_bytes):
                     await _run(call, now, found, usage)
     return Scores([one.likelihoods() for one in found], usage)
+
+
+def _bounded(parts: Iterable[_Part], count: int, n_tokens: int) -> Iterator[list[_Part]]:
+    """The parts in groups of so many, and so many tokens, of which any may have one part."""
+    group: list[_Part] = []
+    size = 0
+    for part in parts:
+        size += len(part.request.prompt)
+        if group and (len(group) == count or size > n_tokens):
+            yield group
+            group, size = [], len(part.request.prompt)
+        group.append(part)
+    if group:
+        yield group
 
 
 class _Found:
