@@ -46,9 +46,9 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
         yield
         if state.batches is not None:
             await state.batches.stopped()
-        writing.cancel()
         if state.spending is not None:
-            await state.spending.write()
+            state.spending.stop()
+        await writing
         warming.cancel()
         await state.sandbox.close()
 

@@ -75,6 +75,7 @@ class Spending:
         self._days: dict[str, dict[str, Used]] = {}  # what was kept of the current day
         self._known_minutes = store.minutes() if store is not None else {}
         self._said = -SAID_AGAIN_S
+        self._stopping = asyncio.Event()
         self.refused: Counter | None = None
         if store is not None and names:
             store.name(names)
@@ -136,10 +137,15 @@ class Spending:
         return [(name.encode(), value.encode()) for name, value in told]
 
     async def keep_writing(self) -> None:
-        """Write what is new every second until cancelled."""
-        while True:
-            await asyncio.sleep(WRITTEN_EVERY_S)
+        """Write what is new every second, and a last time when it is told to ``stop``."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), WRITTEN_EVERY_S)
             await self.write()
+
+    def stop(self) -> None:
+        """No request comes any more."""
+        self._stopping.set()
 
     async def write(self) -> None:
         """Write what is new; if that fails it is tried again with the next."""
