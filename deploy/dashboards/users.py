@@ -20,6 +20,7 @@ from deploy.dashboards.panels import (
 ALL = answers('method=~".+"')
 ERRORS = answers('status=~"500|503|504|529"')
 FIRST_TOKEN = "vllm:time_to_first_token_seconds"
+UNFINISHED = "validating|in_progress|finalizing|cancelling"
 TOKEN = "vllm:inter_token_latency_seconds"
 PANELS = (
     stat(
@@ -141,5 +142,24 @@ PANELS = (
         "Requests with structured output or tools: grammars compiled, found compiled, or refused.",
         "lanewise_grammars_total",
         "result",
+    ),
+    row("Batches"),
+    lines(
+        "Requests of batches",
+        "Answered per second, beside all that is shown above.",
+        [(rate("lanewise_batch_requests_total", SERVER, "result"), "{{result}}")],
+        "reqps",
+        stacked=True,
+    ),
+    lines(
+        "Unfinished batches",
+        "By where they are.",
+        [
+            (
+                f'sum by (status) (lanewise_batches{{{SERVER}, status=~"{UNFINISHED}"}})',
+                "{{status}}",
+            ),
+            (f"sum(lanewise_batch_requests_running{{{SERVER}}})", "requests at work"),
+        ],
     ),
 )

@@ -12,6 +12,7 @@ from typing import Any, cast
 from prometheus_client import Metric
 
 from deploy.guide.schemas import cell, fields_table, inner_schemas
+from lanewise.api.batches.metrics import BatchMetrics
 from lanewise.api.endpoints import health
 from lanewise.api.endpoints.documents import describe
 from lanewise.api.endpoints.endpoint import Endpoint
@@ -168,6 +169,7 @@ def _all_metrics() -> Iterator[tuple[Metric, set[str]]]:
     MachineMetrics(registry)
     Front(Settings(), registry)
     Spending().count_in(registry)
+    BatchMetrics(registry)
     RequestMiddleware(
         cast(Any, None),
         keys=Keys((), ()),

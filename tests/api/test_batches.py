@@ -10,8 +10,8 @@ import pytest
 
 from kept import KEYS, keeping_server
 from lanewise.api.batches.runner import BatchRules
+from lanewise.batches import table
 from lanewise.batches.hours import Hours
-from lanewise.batches.table import MAX_OPEN
 
 CHAT = "/v1/chat/completions"
 
@@ -240,11 +240,12 @@ def test_a_batch_that_expires_says_which_requests_have_no_answer(server, sdk, mo
     assert (done.request_counts.completed, done.request_counts.failed) == (len(good), len(late))
 
 
-def test_a_key_has_only_so_many_unfinished_batches(server, sdk):
+def test_a_key_has_only_so_many_unfinished_batches(server, sdk, monkeypatch):
+    monkeypatch.setattr(table, "MAX_OPEN", 8)
     server.runner.gate.clear()
     file = upload(sdk, [line("a", chat("x"))])
     ask = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
-    made = [sdk.batches.create(**ask) for _ in range(MAX_OPEN)]
+    made = [sdk.batches.create(**ask) for _ in range(8)]
     with pytest.raises(openai.PermissionDeniedError, match="unfinished") as refused:
         sdk.batches.create(**ask)
     assert refused.value.code == "quota_exceeded"
@@ -254,26 +255,27 @@ def test_a_key_has_only_so_many_unfinished_batches(server, sdk):
 
 
 def test_a_server_that_starts_again_goes_on(tmp_path):
-    lines = [line(str(i), chat(f"{i}")) for i in range(200)]
+    url = "/v1/completions"
+    lines = [line(f"{i}", {"prompt": f"{i}", "max_tokens": 12}, url) for i in range(60)]
     batch, counts = None, []
     while batch is None or batch.status != "completed":
         with (
             keeping_server(tmp_path, api_keys=KEYS, batch_rules=BatchRules(6)) as server,
             openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEYS[0], max_retries=0) as sdk,
         ):
-            server.runner.delay_s = 0.005
-            batch = begin(sdk, lines) if batch is None else sdk.batches.retrieve(batch.id)
+            server.runner.delay_s = 0.02
+            batch = begin(sdk, lines, url) if batch is None else sdk.batches.retrieve(batch.id)
             counts.append(batch.request_counts.completed)
-            until = min(counts[-1] + 40, 200)
+            until = min(counts[-1] + 20, 60)
             while batch.request_counts.completed < until:
                 time.sleep(0.05)
                 batch = sdk.batches.retrieve(batch.id)
-    assert 0 < counts[1] < 200
+    assert 0 < counts[1] < 60
     assert counts == sorted(counts)
     with keeping_server(tmp_path, api_keys=KEYS) as server:
         headers = {"authorization": f"Bearer {KEYS[0]}"}
         text = server.client.get(f"/v1/files/{batch.output_file_id}/content", headers=headers).text
-    assert sorted(int(json.loads(one)["custom_id"]) for one in text.splitlines()) == [*range(200)]
+    assert sorted(int(json.loads(one)["custom_id"]) for one in text.splitlines()) == [*range(60)]
 
 
 def test_a_batch_whose_key_is_gone_fails(tmp_path):

@@ -20,6 +20,16 @@ PUBLIC = {
 }
 GUARDED = {
     *("/v1/messages", "/v1/messages/count_tokens"),
+    "/v1/messages/batches",
+    "/v1/messages/batches/{batch_id}",
+    "/v1/messages/batches/{batch_id}/cancel",
+    "/v1/messages/batches/{batch_id}/results",
+    "/v1/files",
+    "/v1/files/{file_id}",
+    "/v1/files/{file_id}/content",
+    "/v1/batches",
+    "/v1/batches/{batch_id}",
+    "/v1/batches/{batch_id}/cancel",
     *("/v1/responses", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"),
     *("/v1/responses/{response_id}/cancel", "/v1/responses/input_tokens", "/v1/responses/compact"),
     *(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lanewise import __version__, host
 from lanewise.api.batches.runner import BatchRules
+from lanewise.api.http.limits import DEFAULT_BYTES
 from lanewise.api.observing.tracing import Tracer
 from lanewise.api.shared.budgets import TextBudgets
 from lanewise.api.shared.request_budgets import RequestBudgets
@@ -30,6 +31,7 @@ from lanewise.server.names import names_of
 from lanewise.settings import Settings
 
 MAX_BODY_BYTES = Settings.max_body_bytes
+OF_BATCHES = 2  # one part of as much memory as requests may hold is what those of batches may
 
 
 def make_state(
@@ -91,7 +93,11 @@ def make_state(
         budgets=TextBudgets.of(settings),
         records=records,
         files=open_files(settings, records),
-        batch_rules=BatchRules(settings.batch_concurrency, Hours(settings.batch_hours)),
+        batch_rules=BatchRules(
+            settings.batch_concurrency,
+            Hours(settings.batch_hours),
+            (settings.request_memory or DEFAULT_BYTES) // OF_BATCHES,
+        ),
         responses=ResponseStore(settings.response_store_bytes, settings.max_stored_responses),
         issuer=None
         if text.pooling is not None

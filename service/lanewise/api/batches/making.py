@@ -23,7 +23,10 @@ def make_runner(state: ServerState) -> Runner | None:
     """What runs the batches of the data directory; None where there is none."""
     if state.files is None:
         return None
-    asker, keys = make_asker(state), Keys(state.api_keys, state.admin_keys)
+    asker, keys = (
+        make_asker(state, state.batch_rules.memory_bytes),
+        Keys(state.api_keys, state.admin_keys),
+    )
     return Runner(
         state.files,
         asker.ask,

@@ -13,9 +13,10 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client import Counter as CounterSeries
+from prometheus_client import CollectorRegistry
 
+from lanewise.api.batches.metrics import BatchMetrics
+from lanewise.api.http.limits import DEFAULT_BYTES
 from lanewise.batches.forms import FORMS, Reply
 from lanewise.batches.hours import Hours
 from lanewise.batches.lines import BadLinesError, Fault, Limits
@@ -26,7 +27,6 @@ from lanewise.batches.table import (
     EXPIRED,
     FINALIZING,
     IN_PROGRESS,
-    STATUSES,
     VALIDATING,
     Asked,
     BatchTable,
@@ -52,7 +52,7 @@ MAX_ACTIVE = 4  # batches that are worked on at once; the lines of each are in m
 LOOK_S = 1.0  # how often counts are noted and the clock is read
 SWEEP_S = 60.0  # how often what is too old is removed
 AGAIN_S = 5.0  # until a batch is tried again that could not be worked on
-KEPT_DAYS = 30.0  # for which batches are shown
+KEPT_DAYS = 60.0  # from its creation on a batch is shown for so long
 
 # The number and the tenant of a key, a path, and the line of a request.
 AskFor = Callable[[int, str, str, bytes], Awaitable[Reply]]
@@ -64,6 +64,7 @@ class BatchRules:
 
     concurrency: int = 32  # requests at a time
     hours: Hours = field(default_factory=Hours)
+    memory_bytes: int = DEFAULT_BYTES  # that their requests hold together
 
 
 class Runner:
@@ -91,29 +92,8 @@ class Runner:
         self._stops: dict[str, asyncio.Event] = {}  # of those that are to be cancelled
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._make_metrics(registry)
-
-    def _make_metrics(self, registry: CollectorRegistry) -> None:
-        self._answered = CounterSeries(
-            "lanewise_batch_requests",
-            "Requests of batches that were answered.",
-            ["result"],
-            registry=registry,
-        )
-        for result in ("completed", "failed"):
-            self._answered.labels(result)
-        self._running = Gauge(
-            "lanewise_batch_requests_running",
-            "Requests of batches that are being answered.",
-            registry=registry,
-        )
-        self._batches = Gauge(
-            "lanewise_batches", "Batches by status.", ["status"], registry=registry
-        )
-        for status in STATUSES:
-            self._batches.labels(status)
-        self._kept_files = Gauge("lanewise_files", "Files of /v1/files.", registry=registry)
-        self._kept_bytes = Gauge("lanewise_files_bytes", "Their bytes.", registry=registry)
+        self._is_stopping = False
+        self._metrics = BatchMetrics(registry)
 
     # What endpoints call.
 
@@ -145,6 +125,9 @@ class Runner:
 
     def stop(self) -> None:
         """Do no more; what has no answer is asked again by the next server."""
+        if self._is_stopping:
+            return  # a task that is cancelled again would not close its files in order
+        self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
         for task in self._active.values():
@@ -194,12 +177,7 @@ class Runner:
         self.table.remove_older(KEPT_DAYS)
 
     def _publish(self) -> None:
-        counts = self.table.counts()
-        for status in STATUSES:
-            self._batches.labels(status).set(counts.get(status, 0))
-        n_files, n_bytes = self._files.totals()
-        self._kept_files.set(n_files)
-        self._kept_bytes.set(n_bytes)
+        self._metrics.publish(self.table.counts(), *self._files.totals())
 
     async def _start_some(self) -> None:
         """Begin with the oldest of those whose key has fewest, while there is a place."""
@@ -255,7 +233,7 @@ class Runner:
 
     async def _counted(self, number: int, tenant: str, path: str, line: bytes) -> Reply:
         reply = await self._ask(number, tenant, path, line)
-        self._answered.labels("completed" if reply.is_good else "failed").inc()
+        self._metrics.note_answer(is_good=reply.is_good)
         return reply
 
     async def _answer(self, row: Row, work: Work, ask: Ask) -> str:
@@ -338,5 +316,5 @@ class Runner:
         async with self._places:
             while not self._rules.hours.has(datetime.now()):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)  # no event tells the time
-            with self._running.track_inprogress():
+            with self._metrics.running.track_inprogress():
                 yield

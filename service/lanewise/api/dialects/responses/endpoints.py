@@ -33,6 +33,8 @@ class Exchange:
     def __init__(self, request: Request, state: ServerState) -> None:
         caller = caller_of(request.scope)
         self._state, self._key = state, caller.number
+        # Answers of batches would drive out what clients go on from.
+        self._keeps = state.responses.keeps_any and not caller.is_background
         self._kept = Kept(state, self._key, caller.hold)
         self._body: ResponsesRequest | None = None
         self._before: list[JsonItem] = []  # of the responses before
@@ -106,7 +108,7 @@ class Exchange:
             body=body,
             defaults=self._state.sampling_defaults,
             n_items=len(self._own),
-            is_stored=body.store and self._state.responses.keeps_any,
+            is_stored=body.store and self._keeps,
             keep=keep,
         )
         return ResponsesWire(about, asked)
