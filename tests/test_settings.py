@@ -76,6 +76,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "NUMBER": "1.5",
         "SECONDS": "5",
         "MS": "5",
+        "DAY": "2026-11-29",
         "DAYS": "5",
         "SHARE": "0.5",
         "H-H,…": "22-6",

@@ -99,6 +99,13 @@ PANELS = (
         "lanewise_requests_rejected_total",
         "reason",
     ),
+    lines(
+        "Over their budget",
+        "Requests per second refused because their key had used what it may, by the limit.",
+        [(rate("lanewise_budget_refusals_total", SERVER, "limit"), "{{limit}}")],
+        "reqps",
+        stacked=True,
+    ),
     per_second(
         "Finished",
         "Sequences ended per second, by reason.",

@@ -21,6 +21,7 @@ from lanewise.api.http.front import Front
 from lanewise.api.http.keys import Keys
 from lanewise.api.http.web_pages import WebPages
 from lanewise.api.middleware import RequestMiddleware
+from lanewise.api.shared.spending import Spending
 from lanewise.api.shared.state import ServerState
 from lanewise.cli import COMMANDS
 from lanewise.commands.families import row_of
@@ -44,7 +45,7 @@ DIALECTS: dict[str, tuple[str, ...]] = {
     "api-anthropic": ("/v1/messages",),
     "api-vectors": (
         *("/v1/embeddings", "/pooling", "/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
-        *("/classify", "/embed", "/info", "/api/embed", "/embedding"),
+        *("/v1/classify", "/v1/systemone", "/embed", "/info", "/api/embed", "/embedding"),
     ),
     "api-openai": ("/v1/chat", "/v1/completions", "/v1/models", "/api/v0/"),
     "api-ollama": ("/api/",),
@@ -167,6 +168,7 @@ def _all_metrics() -> Iterator[tuple[Metric, set[str]]]:
     registry = metrics.registry
     MachineMetrics(registry)
     Front(Settings(), registry)
+    Spending().count_in(registry)
     BatchMetrics(registry)
     RequestMiddleware(
         cast(Any, None),

@@ -34,6 +34,7 @@ from lanewise.settings import (
     SettingsError,
     SourceSettings,
     StoreSettings,
+    UsageSettings,
     VerifySettings,
     add_arguments,
     resolve_with_sources,
@@ -169,6 +170,13 @@ COMMANDS = {
         "list, check or trim the prompts that servers keep on disk",
         usage="--kv-store DIR [--trim SIZE] [--verify]",
         example="--kv-store /var/lib/lanewise/kv --trim 5GiB",
+    ),
+    "usage": Command(
+        UsageSettings,
+        "lanewise.commands.usage",
+        "print what keys have used, by day and model",
+        usage="--data-dir DIR [--first-day DAY] [--last-day DAY] [--format csv|json]",
+        example="--data-dir /var/lib/lanewise/data --first-day 2026-11-01",
     ),
     "verify": Command(
         VerifySettings,

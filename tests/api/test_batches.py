@@ -80,6 +80,8 @@ def without_names(body):
             [{"prompt": f"one {i}", "max_tokens": 9, "seed": i, "logprobs": 2} for i in range(8)],
         ),
         ("/v1/responses", [{"input": text, "max_output_tokens": 9} for text in "12"]),
+        ("/v1/classify", [{"input": text, "labels": ["yes", "no way"]} for text in "123"]),
+        ("/v1/score", [{"prompt": "a", "continuations": [" b", " c d"]}]),
     ],
 )
 def test_a_batch_gives_what_asking_one_by_one_gives(server, sdk, endpoint, bodies):

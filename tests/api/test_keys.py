@@ -10,7 +10,7 @@ from lanewise.api.endpoints import absent, documents, page
 from lanewise.api.endpoints.table import ENDPOINTS, Endpoint
 from lanewise.api.http.keys import ANYBODY, Keys
 from lanewise.server.start import warn_of_visible_keys
-from lanewise.settings import Settings, SettingsError, with_keys_of_files
+from lanewise.settings import KeyLine, Settings, SettingsError, key_lines, with_keys_of_files
 from toy_server import toy_server
 
 PUBLIC = {
@@ -46,6 +46,11 @@ GUARDED = {
     *("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
     *("/api/blobs/{name:path}", "/api/embed", "/api/embeddings"),
     *("/completion", "/infill", "/props", "/slots", "/apply-template", "/embedding"),
+    *("/v1/systemone", "/v1/usage"),
+    *("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),
+    *("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
+    *("/v1/messages/batches", "/v1/messages/batches/{batch_id}"),
+    *("/v1/messages/batches/{batch_id}/cancel", "/v1/messages/batches/{batch_id}/results"),
     *("/invocations", "/embed", "/info", *absent.AT),
 }
 
@@ -160,11 +165,27 @@ def test_keys_come_from_files_too(tmp_path, caplog):
     assert "first" not in caplog.text
 
 
+def test_what_is_behind_a_key_is_no_part_of_it(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("first  name=a tokens_per_day=5\nsecond requests_per_minute=0\nthird\n")
+    file.chmod(0o600)
+    settings = Settings(api_key_file=str(file))
+    assert with_keys_of_files(settings).api_key == ("first", "second", "third")
+    assert key_lines(settings) == [
+        KeyLine("first", "a", {"tokens_per_day": 5}),
+        KeyLine("second", None, {"requests_per_minute": 0}),
+        KeyLine("third"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"# none\n", "no keys"),
         (b"secret one\n", "line 1: accepted: one key"),
+        (b"secret tokens_per_day=many\n", "line 1: accepted: one key"),
+        (b"secret name=\n", "tokens_per_day=N"),
+        (b"a name=x\nsecret name=x\n", "two keys have the name x"),
         (b"a\nsecret\x07\n", "line 2: accepted: one key"),
         (b"secret\xff", "not UTF-8"),
         (None, "No such file"),

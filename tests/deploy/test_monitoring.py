@@ -73,7 +73,7 @@ def scraped(tmp_path_factory) -> Iterator[Prometheus]:
         collecting() as (endpoint, _),
         lanewise_server(
             *("--threads", "1", "--otlp-traces-endpoint", endpoint),
-            *("--data-dir", str(folder / "data")),
+            *("--data-dir", str(folder / "data"), "--tokens-per-day", "1000000"),
         ) as server,
     ):
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())

@@ -251,7 +251,7 @@ REQUESTS = st.lists(
     st.tuples(
         st.integers(1, LONGEST - 60),  # tokens of the prompt
         st.integers(0, 60),  # max_tokens
-        st.booleans(),  # score the prompt
+        st.sampled_from([0, 0, 1, 40, 90]),  # score the prompt from this token on
         st.integers(0, 40),  # the step it comes before
         st.none() | st.integers(0, 60),  # the step it is cancelled before, if it has come
         st.none() | st.integers(1, 2),  # whose beginning it shares
@@ -323,7 +323,8 @@ def test_every_sequence_ends_and_no_block_is_lost(
     for one in ended:
         assert one.n_output == one.request.params.max_tokens
         if one.request.params.prompt_logprobs is not None:
-            assert scored[one] == list(range(one.n_prompt - 1))
+            first = one.request.params.score_from - 1
+            assert scored[one] == list(range(first, one.n_prompt - 1))
 
 
 def add_drafts(step: Step, s: Scheduler, guesses: list[tuple[int, int]]) -> list[int]:

@@ -209,6 +209,21 @@ def test_a_prompt_that_is_scored_is_scored_once_though_a_step_fails():
     assert tokens_of(beside) == answer_alone(other, CONFIG)
 
 
+def test_a_prompt_that_is_scored_from_later_on_starts_behind_what_is_known():
+    alone = Watched(CONFIG)
+    group, _ = alone.submit(request(DOCUMENT[:200], 0, prompt_logprobs=0))
+    alone.by_hand.run_to_end()
+    whole = list(outputs_of(group)[0][0].prompt_scores)
+    watched = Watched(CONFIG)
+    for end in (170, 200):  # the first leaves a state at the end of what both have
+        scored = request(DOCUMENT[:end], 0, prompt_logprobs=0, score_from=140)
+        group, (sequence,) = watched.submit(scored)
+        watched.by_hand.run_to_end()
+        scores = list(outputs_of(group)[0][0].prompt_scores)
+        assert scores == whole[139 : end - 1]
+    assert sequence.n_reused == 128
+
+
 def test_a_draw_that_finds_no_number_leaves_no_state_behind():
     watched = Watched(CONFIG)
     prompt = request(DOCUMENT[:200], 4)

@@ -160,6 +160,7 @@ static void test_batches(lw_session* session, const lw_model* other_model) {
     BATCH(s.sampling.n_bias = 1, "bias_ids and");
     const uint32_t ids[] = {VOCAB};
     const float nan[] = {NAN}, zero[] = {0};
+    BATCH((s.sampling.n_top_logprobs = 1, s.sampling.top_ids = ids), "top token 50");
     BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids), "bias_values must not be NULL");
     BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids, s.sampling.bias_values = zero), "bias token 50");
     BATCH((s.sampling.n_bias = 1, s.sampling.bias_ids = ids, s.sampling.bias_values = nan), "bias nan");

@@ -17,6 +17,7 @@ from lanewise.runtime import (
     NativeError,
     Sampling,
     Session,
+    StepRefusedError,
     best_isa,
     check_isa,
     numerics_version,
@@ -178,6 +179,21 @@ def test_greedy_takes_the_largest_logit_and_reports_log_probabilities(session):
         assert [token for token, _ in drawn.top] == order[:3].tolist()
         assert drawn.logprob == pytest.approx(row[drawn.token], abs=1e-4)
         assert [value for _, value in drawn.top] == pytest.approx(row[order[:3]], abs=1e-4)
+
+
+def test_log_probabilities_of_given_tokens_are_those_of_the_tokens_drawn(session):
+    wanted = np.array([7, 3, 7, 0], np.uint32)
+    given = Sampling(temperature=0.0, want_logprob=True, n_top_logprobs=4, top_ids=wanted)
+    result = session.step_and_draw(prompt([1, 2, 3]), [Draw(given)] * 3)
+    for token in (7, 3, 0):
+        forced = Draw(Sampling(want_logprob=True), forced_token=token)
+        alone = session.step_and_draw(prompt([1, 2, 3]), [forced] * 3)
+        for one, other in zip(result, alone, strict=True):
+            assert dict(one.top)[token] == other.logprob
+    assert [token for token, _ in result[0].top] == wanted.tolist()
+    wrong = Sampling(n_top_logprobs=2, top_ids=wanted)
+    with pytest.raises(StepRefusedError, match="top_ids has 4 entries of 2"):
+        session.step_and_draw(prompt([1, 2, 3]), [Draw(wrong)] * 3)
 
 
 def draw_one(session, *args, **kwargs) -> int:

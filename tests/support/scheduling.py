@@ -18,12 +18,20 @@ unlike = itertools.count(1)
 def sequence(
     n_prompt: int,
     max_tokens: int = 100,
-    scoring: bool = False,
+    scoring: int = 0,
     text: int | None = None,
     **request: int,
 ) -> Scheduled:
-    """Its prompt is the beginning of a text; without ``text``, of one that no other has."""
-    params = SamplingParams(seed=0, max_tokens=max_tokens, prompt_logprobs=0 if scoring else None)
+    """Its prompt is the beginning of a text; without ``text``, of one that no other has.
+
+    With ``scoring`` its tokens are scored from that one on, if it has so many.
+    """
+    params = SamplingParams(
+        seed=0,
+        max_tokens=max_tokens,
+        prompt_logprobs=0 if scoring else None,
+        score_from=max(1, min(scoring, n_prompt)),
+    )
     first = 1000 * (next(unlike) if text is None else -text) % 2**32
     return Scheduled(GenerationRequest(list(range(first, first + n_prompt)), params, **request))
 

@@ -377,7 +377,9 @@ def _sample(row: NDArray[np.float32], draw: Draw) -> Sampled:
         key = mix(params.seed ^ mix(params.choice * 0x10001 + draw.position))
         point = key / 2**64 * weights.sum()
         token = int(np.searchsorted(np.cumsum(weights), point, side="right"))
-    top = np.argsort(-logprobs, kind="stable")[: params.n_top_logprobs]
+    top = params.top_ids
+    if top is None:
+        top = np.argsort(-logprobs, kind="stable")[: params.n_top_logprobs]
     return Sampled(
         token=token,
         logprob=float(logprobs[token]) if params.want_logprob else 0.0,

@@ -55,6 +55,8 @@ typedef struct lw_sampling {
     uint32_t choice;
     uint32_t n_top_logprobs;  // 0 to LW_MAX_TOP_LOGPROBS
     uint32_t want_logprob;    // 1: fill logprob (and top_*) of lw_sampled
+    // [n_top_logprobs] tokens that top_* tell of, in this order; NULL = the likeliest
+    const uint32_t* top_ids;
 } lw_sampling;
 
 typedef struct lw_draw {  // one token to draw from one row of logits
@@ -132,7 +134,7 @@ typedef struct lw_sampled {
     uint32_t n_top;
     float logprob;  // natural logarithm; 0 when not asked for
     uint32_t top_ids[20];
-    float top_logprobs[20];  // descending
+    float top_logprobs[20];  // descending, unless the sampling has top_ids
 } lw_sampled;
 
 typedef struct lw_finished {  // when a started step ran, in nanoseconds of CLOCK_MONOTONIC; 0 and 0 = it did not run

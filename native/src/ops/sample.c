@@ -53,13 +53,8 @@ static uint32_t first_equal(const float* x, size_t n, float value) {
     return 0;
 }
 
-// Log-probabilities of the raw logits, for the chosen token and the largest few.
-static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n, const lw_sampling* p,
-                          lw_sampled* out) {
-    const float largest = ops->max(logits, n);
-    const double log_sum = lw_log((double)ops->sum_exp(logits, n, largest, 1.0f));
-    const uint32_t wanted = p->n_top_logprobs < n ? p->n_top_logprobs : (uint32_t)n;
-    lw_candidate top[LW_MAX_TOP_LOGPROBS + 1];
+// Finds the largest few logits, larger ones first; returns how many there are.
+static uint32_t find_largest(const float* logits, size_t n, uint32_t wanted, lw_candidate* top) {
     uint32_t held = 0;
     for (size_t i = 0; wanted > 0 && i < n; ++i) {
         if (held == wanted && !(logits[i] > top[held - 1].logit)) continue;
@@ -67,6 +62,21 @@ static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n,
         for (; at > 0 && logits[i] > top[at - 1].logit; --at) top[at] = top[at - 1];
         top[at] = (lw_candidate){.logit = logits[i], .id = (uint32_t)i};
     }
+    return held;
+}
+
+// Log-probabilities of the raw logits, for the chosen token and the largest few or those that are asked for.
+static void fill_logprobs(const lw_lane_ops* ops, const float* logits, size_t n, const lw_sampling* p,
+                          lw_sampled* out) {
+    const float largest = ops->max(logits, n);
+    const double log_sum = lw_log((double)ops->sum_exp(logits, n, largest, 1.0f));
+    lw_candidate top[LW_MAX_TOP_LOGPROBS + 1];
+    uint32_t held = p->n_top_logprobs;
+    if (p->top_ids == NULL)
+        held = find_largest(logits, n, held < n ? held : (uint32_t)n, top);
+    else
+        for (uint32_t i = 0; i < held; ++i)
+            top[i] = (lw_candidate){.logit = logits[p->top_ids[i]], .id = p->top_ids[i]};
     out->logprob = (float)((double)logits[out->token] - (double)largest - log_sum);
     out->n_top = held;
     for (uint32_t i = 0; i < held; ++i) {

@@ -78,6 +78,8 @@ static lw_status check_draw(uint32_t row, const lw_draw* d, uint32_t vocab) {
     if (d->sampling == NULL) return lw_fail(LW_ERR_ARGUMENT, "draw %u: sampling must not be NULL", row);
     LW_RETURN_IF_FAILED(check_sampling(row, d->sampling));
     LW_RETURN_IF_FAILED(check_bias(row, d->sampling, vocab));
+    if (d->sampling->top_ids != NULL)
+        LW_RETURN_IF_FAILED(check_ids("top", row, d->sampling->top_ids, d->sampling->n_top_logprobs, vocab));
     if (d->n_prompt > d->n_history)
         return lw_fail(LW_ERR_ARGUMENT, "draw %u: n_prompt %u exceeds n_history %u", row, d->n_prompt, d->n_history);
     if (d->n_history > 0 && d->history == NULL)

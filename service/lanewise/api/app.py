@@ -1,5 +1,6 @@
 """The HTTP application: routes and what wraps them."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -41,9 +42,13 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
         state.batches = make_runner(state)
         if state.batches is not None:
             state.batches.start()
+        writing = asyncio.create_task(_write_usage(state))
         yield
         if state.batches is not None:
             await state.batches.stopped()
+        if state.spending is not None:
+            state.spending.stop()
+        await writing
         warming.cancel()
         await state.sandbox.close()
 
@@ -87,6 +92,9 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
                 registry=state.engine.metrics.registry,
                 asked=[(e.method, e.path) for e in ENDPOINTS if e.speaks],
                 tracer=state.tracer,
+                spending=state.spending,
+                counted={(e.method, e.path) for e in ENDPOINTS if e.is_counted},
+                model_of=state.canonical_name,
             ),
         ],
         exception_handlers={
@@ -99,7 +107,14 @@ def create_app(state: ServerState, pages: WebPages, mcp_servers: Sequence[str] =
     app.state.server = state
     app.router.redirect_slashes = False
     health.count_readiness(state)
+    if state.spending is not None:
+        state.spending.count_in(state.engine.metrics.registry)
     return app
+
+
+async def _write_usage(state: ServerState) -> None:
+    if state.spending is not None:
+        await state.spending.keep_writing()
 
 
 class KnownRoute(Route):

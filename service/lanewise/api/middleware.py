@@ -14,6 +14,7 @@ from lanewise.api.errors import (
     ApiError,
     InternalError,
     InvalidApiKeyError,
+    RateLimitExceededError,
     UnavailableError,
     UnsupportedCodingError,
 )
@@ -23,6 +24,7 @@ from lanewise.api.http.refusals import PROBED
 from lanewise.api.http.web_pages import WebPages
 from lanewise.api.observing.caller import Caller
 from lanewise.api.observing.tracing import Tracer
+from lanewise.api.shared.spending import Spending
 
 logger = logging.getLogger(__name__)
 access = logging.getLogger("lanewise.access")
@@ -47,8 +49,13 @@ class RequestMiddleware:
         registry: CollectorRegistry,
         asked: Iterable[tuple[str, str]] = (),
         tracer: Tracer | None = None,
+        spending: Spending | None = None,
+        counted: Set[tuple[str, str]] = frozenset(),
+        model_of: Callable[[str | None], str] = str,
     ) -> None:
+        """``counted`` are methods and paths of requests that count for ``spending``."""
         self._app = app
+        self._spending, self._counted, self._model_of = spending, counted, model_of
         self._keys = keys
         self._pages = pages
         self._tracer = tracer
@@ -82,6 +89,9 @@ class RequestMiddleware:
         # The server's own scope stays as it was.
         scope = {**scope, "path": self._canonical(scope["path"]), "caller": caller}
         scope["request_id"] = request_id
+        spending = self._spending
+        if (scope["method"], scope["path"]) not in self._counted:
+            spending = None
         span = None
         if self._tracer is not None:
             span = self._tracer.begin(_method(scope), scope["path"][:LOGGED_PATH], given)
@@ -95,6 +105,8 @@ class RequestMiddleware:
                 # Anthropic's clients show the second.
                 ids = [(b"x-request-id", request_id), (b"request-id", request_id)]
                 headers = [*ids, *caller.headers()]
+                if spending is not None:
+                    headers += spending.headers(caller, scope["path"])
                 if caller.traceparent is not None:
                     # It tells the caller which trace its request is in.
                     headers.append((b"traceresponse", caller.traceparent))
@@ -119,7 +131,11 @@ class RequestMiddleware:
                     )
                 )
             else:
+                if spending is not None:
+                    spending.enter(caller)
                 await self._app(scope, receive, send_with_id)
+        except RateLimitExceededError as error:
+            await refuse(error)
         except asyncio.CancelledError:
             # The server ends and can wait no longer: who has no answer yet gets this one.
             if status:
@@ -132,6 +148,9 @@ class RequestMiddleware:
                 internal = InternalError("the server made a mistake; its log has the details")
                 await refuse(internal)
         finally:
+            if spending is not None:
+                model = None if caller.record is None else caller.record.model
+                spending.leave(caller, self._model_of(model))
             route = self._count(scope, caller, status, time.monotonic() - began, request_id)
             if self._tracer is not None and span is not None:
                 self._tracer.end(span, route, status, caller.record)

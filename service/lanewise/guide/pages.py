@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "Start": ("quickstart", "choose", "models", "commands"),
     "Use": (
         *("api", "vision", "structured", "tools", "reasoning", "lora", "speculation", "agents"),
-        *("batches", "receipts"),
+        *("labels", "batches", "receipts"),
     ),
     "API by dialect": (
         *("api-openai", "api-responses", "api-anthropic", "api-ollama", "api-llama-cpp"),
@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "Run": (
         *("configure", "several-models", "stored-prompts", "deploy", "arm", "operate"),
+        "budgets",
         *("metrics", "tune", "troubleshooting"),
     ),
     "Understand": ("quantize", "performance", "design", "decisions/index"),

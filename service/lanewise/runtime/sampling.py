@@ -41,6 +41,7 @@ class Sampling:
     choice: int = 0
     n_top_logprobs: int = 0
     want_logprob: bool = False
+    top_ids: Uint32s | None = None  # of the n_top_logprobs tokens to tell of; None: the likeliest
 
 
 class Draw(NamedTuple):
@@ -59,6 +60,8 @@ class Draw(NamedTuple):
 
 class Sampled(NamedTuple):
     """One token drawn; ``logprob`` and ``top`` (id, logprob) are filled when asked for.
+
+    ``top`` has the likeliest first, or the tokens that were asked for, in that order.
 
     Where the draw failed ``error`` says why, and ``token`` is 0.
     """
@@ -101,7 +104,10 @@ class NativeSampling:
             raise ValueError(
                 f"mask has {words} words; accepted: a bit for each of {vocab_size} tokens"
             )
-        self._owners = (bias_ids, bias_values, mask)
+        n_top, top_ids = borrow("uint32_t[]", sampling.top_ids, np.uint32)
+        if sampling.top_ids is not None and n_top != sampling.n_top_logprobs:
+            raise ValueError(f"top_ids has {n_top} entries of {sampling.n_top_logprobs}")
+        self._owners = (bias_ids, bias_values, mask, top_ids)
         self.struct = ffi.new(
             "lw_sampling*",
             {
@@ -120,6 +126,7 @@ class NativeSampling:
                 "choice": sampling.choice,
                 "n_top_logprobs": sampling.n_top_logprobs,
                 "want_logprob": sampling.want_logprob,
+                "top_ids": top_ids,
             },
         )
 

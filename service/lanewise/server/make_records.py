@@ -6,10 +6,11 @@ from pathlib import Path
 from lanewise.batches.table import BATCHES
 from lanewise.records.database import Database, Part, RecordsError
 from lanewise.records.files import FILES, FileLimits, FileStore
+from lanewise.records.usage import USAGE
 from lanewise.settings import Settings, SettingsError
 
 # A new subject is a line here; what has been released never changes (``database.py``).
-PARTS: Sequence[Part] = (FILES, BATCHES)
+PARTS: Sequence[Part] = (FILES, BATCHES, USAGE)
 
 
 def open_records(settings: Settings) -> Database | None:

@@ -17,6 +17,7 @@ from lanewise.records.database import Database
 from lanewise.runtime import Model
 from lanewise.server import file_watch, machine
 from lanewise.server.listener import address_of
+from lanewise.server.make_spending import make_spending
 from lanewise.server.make_state import make_state
 from lanewise.server.model_text import Text
 from lanewise.server.prepare_sandbox import prepare_sandbox
@@ -45,6 +46,7 @@ def serve(
     """
     with contextlib.ExitStack() as models:
         state = make_state(settings, model, text, threads, limit, models, records)
+        state.spending = make_spending(settings, records)
         if not warms_up:
             state.phase = Phase.READY
         return _serve(settings, state, listener)

@@ -25,6 +25,7 @@ from lanewise.server.listener import bind, raise_file_limit
 from lanewise.server.make_records import open_records
 from lanewise.server.opening import Opened, load_opened, open_model
 from lanewise.settings import (
+    LIMITS,
     Settings,
     SettingsError,
     flag_of,
@@ -62,6 +63,7 @@ def run(settings: Settings) -> int:
             f"data_dir is {settings.data_dir} beside several models; accepted: a data_dir for a"
             " server of one MODEL"
         )
+    _check_limits(settings)
     _check(settings)
     raise_file_limit(settings.max_connections + OTHER_FILES)
     # Taken before the model is loaded: who learns after minutes that the port is in use?
@@ -69,6 +71,16 @@ def run(settings: Settings) -> int:
         from lanewise.router import serve as router
 
         return router.serve(settings, asked, catalogue, host.memory_limit(), listener)
+
+
+def _check_limits(settings: Settings) -> None:
+    """Of several models each server counts what it answers itself."""
+    for name in LIMITS:
+        if getattr(settings, name):
+            raise SettingsError(
+                f"{name} is {getattr(settings, name)} beside several models; accepted: {name} of a"
+                " model, among its settings"
+            )
 
 
 def run_opened(settings: Settings, opened: Opened, *, warms_up: bool) -> int:

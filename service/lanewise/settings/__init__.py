@@ -26,10 +26,18 @@ from lanewise.settings.commands import (
     RemoveSettings,
     ReportSettings,
     StoreSettings,
+    UsageSettings,
     VerifySettings,
 )
 from lanewise.settings.groups import grouped
-from lanewise.settings.key_files import store_secret, with_keys_of_files
+from lanewise.settings.key_files import (
+    LIMITS,
+    KeyLine,
+    Limits,
+    key_lines,
+    store_secret,
+    with_keys_of_files,
+)
 from lanewise.settings.kinds import MTP, SettingsError, parse_size
 from lanewise.settings.knobs import (
     ComputeSettings,
@@ -55,6 +63,7 @@ from lanewise.settings.reading import (
 
 __all__ = [
     "EVERY_SETTINGS",
+    "LIMITS",
     "MTP",
     "QUANTIZED_FORMATS",
     "BatchSettings",
@@ -66,6 +75,8 @@ __all__ = [
     "DoctorSettings",
     "FamiliesSettings",
     "InspectSettings",
+    "KeyLine",
+    "Limits",
     "ListSettings",
     "ModelSettings",
     "PackSettings",
@@ -81,11 +92,13 @@ __all__ = [
     "SourceSettings",
     "StoreSettings",
     "TowerSettings",
+    "UsageSettings",
     "VerifySettings",
     "WeightSettings",
     "add_arguments",
     "flag_of",
     "grouped",
+    "key_lines",
     "parse_size",
     "read_yaml",
     "resolve",

@@ -6,6 +6,7 @@ from lanewise.settings.kinds import (
     ABOVE_0,
     BITS,
     COUNTS,
+    DAY,
     KEYS,
     LOADED_AS,
     MTP,
@@ -367,6 +368,16 @@ class ChatSettings(ModelSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UsageSettings(SourceSettings):
+    """What ``lanewise usage`` can be told."""
+
+    data_dir: str | None = knob(None, TEXT, "the directory that serve was given")
+    first_day: str | None = knob(None, DAY, "the first day; all since the beginning when not given")
+    last_day: str | None = knob(None, DAY, "the last day; today when not given")
+    format: str = knob("csv", choice("csv", "json"), "what is printed")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConfigSettings(Settings):
     """What ``lanewise config`` can be told: all that ``serve`` can."""
 
@@ -389,6 +400,7 @@ EVERY_SETTINGS: tuple[type[SourceSettings], ...] = (
     ListSettings,
     RemoveSettings,
     FamiliesSettings,
+    UsageSettings,
     VerifySettings,
     BatchSettings,
 )

@@ -22,6 +22,7 @@ GROUPS = {
     ),
     "keys": (
         *("api_key", "api_key_file", "admin_api_key", "admin_api_key_file"),
+        *("requests_per_minute", "requests_per_day", "tokens_per_minute", "tokens_per_day"),
         *("allow_high_priority", "receipts"),
     ),
     "steps and queue": (

@@ -1,5 +1,6 @@
 """How the text of a setting becomes a value."""
 
+import datetime
 import json
 import re
 from collections.abc import Callable
@@ -179,6 +180,13 @@ HOURS = Kind(
 )
 SHARE = Kind(_checked(float, lambda value: 0 <= value <= 1), "a number from 0 to 1", "SHARE")
 DAYS = Kind(SECONDS.parse, "days from 0", "DAYS")
+
+
+def _parse_day(text: str) -> str:
+    return datetime.date.fromisoformat(text).isoformat()
+
+
+DAY = Kind(_parse_day, "a day as YYYY-MM-DD", "DAY")
 MILLISECONDS = Kind(SECONDS.parse, "milliseconds from 0", "MS")
 TEMPERATURE = Kind(_checked(float, lambda value: 0 <= value <= 2), "a number from 0 to 2", "NUMBER")
 ABOVE_0 = Kind(_checked(float, lambda value: 0 < value < float("inf")), "a number above 0", "N")

@@ -254,8 +254,8 @@ class Settings(ModelSettings, TowerSettings):
     data_dir: str | None = knob(
         None,
         TEXT,
-        "directory of this server alone for what it keeps of its clients: files and batches;"
-        " nothing is kept when not given",
+        "directory of this server alone for what it keeps of its clients: files, batches,"
+        " usage; nothing is kept when not given",
     )
     max_file_bytes: int = knob(512 * MIB, SIZE, "largest file of /v1/files")
     max_files: int = knob(10_000, integer(1), "most files of an API key")
@@ -397,12 +397,18 @@ class Settings(ModelSettings, TowerSettings):
     )
     api_key: tuple[str, ...] = knob((), KEYS, "keys that clients must send; none = no key needed")
     api_key_file: str | None = knob(
-        None, TEXT, "file with keys that clients must send, one a line; # begins a comment"
+        None,
+        TEXT,
+        "file with keys that clients must send, one a line, perhaps with limits; # = comment",
     )
     admin_api_key: tuple[str, ...] = knob(
         (), KEYS, "keys of administrators, who may load adapters and go before others by priority"
     )
     admin_api_key_file: str | None = knob(None, TEXT, "file with such keys, one a line")
+    requests_per_minute: int = knob(0, integer(0), "most requests of a key in a minute; 0 = any")
+    requests_per_day: int = knob(0, integer(0), "the same in a day, which begins at 0:00 UTC")
+    tokens_per_minute: int = knob(0, integer(0), "most tokens, read and written; 0 = any")
+    tokens_per_day: int = knob(0, integer(0), "the same in a day")
     allow_high_priority: bool = knob(False, ON_OFF, "any request may have a priority below 0")
     cors_origins: tuple[str, ...] = knob(
         (), TEXTS, "web origins whose pages may call the API, * for all"

@@ -104,7 +104,10 @@ class Asker:
             status = message.get("status", status)
             said += message.get("body", b"")
 
+        spending = self._state.spending
         try:
+            if spending is not None:  # a key that has used what it may waits
+                spending.enter(caller)
             hold.keep(len(line))
             content.append(
                 await self._state.workers.read(len(line), lambda: self._body(line, hold))
@@ -121,6 +124,9 @@ class Asker:
             failed = InternalError("the server made a mistake; its log has the details")
             await self._errors.response(failed, path)(scope, receive, send)
         finally:
+            if spending is not None:
+                model = None if caller.record is None else caller.record.model
+                spending.leave(caller, self._state.canonical_name(model))
             hold.release()
         return Reply(status, said, request_id)
 

@@ -1,4 +1,6 @@
-"""Scores: ``/v1/rerank``, ``/v1/score`` and ``/classify``, as Cohere, Jina, vLLM and TEI have them.
+"""Scores and classes: ``/v1/rerank``, ``/v1/score``, ``/v1/classify``.
+
+In the words of Cohere, Jina, vLLM and TEI.
 
 A cross-encoder scores each pair by itself; of an embedder the scores are cosines, or of one that
 compares tokens sums of the best ones.
@@ -23,11 +25,16 @@ from lanewise.api.errors import BadRequestError
 from lanewise.api.generation.body import read_request
 from lanewise.api.generation.call import Call
 from lanewise.api.generation.writing import dumps_long
+from lanewise.api.likelihoods.classifying import classify_by_labels
+from lanewise.api.likelihoods.continuing import score_continuations
+from lanewise.api.likelihoods.fields import ContinuationFields, LabelFields
 from lanewise.api.schemas import FirstProblemOnly, Strict, Strings, refuse
 from lanewise.api.shared.state import ServerState
 from lanewise.engine.scheduling.text_queue import Floats
 from lanewise.text.pooled_text import PooledText
 
+WRITES = "this model writes text; accepted: prompt or messages, and continuations"
+POOLED = "this model writes no text; accepted: requests without"
 MAX_INSTRUCTION = 4096  # characters, which are before each query of a request
 
 
@@ -97,17 +104,20 @@ class RerankRequest(PairFields):
         return "texts" if self.documents is None else "documents"
 
 
-class ScoreRequest(PairFields):
-    """Body of ``POST /v1/score``: one text with each of others, or each with its own."""
+class ScoreRequest(PairFields, ContinuationFields):
+    """Body of ``POST /v1/score``: one text with each of others, or each with its own.
 
-    text_1: str | Strings
-    text_2: str | Strings
+    Of a model that writes text a prompt, and what may follow it.
+    """
+
+    text_1: str | Strings | None = None
+    text_2: str | Strings | None = None
 
 
-class ClassifyRequest(TextFields):
-    """Body of ``POST /classify``."""
+class ClassifyRequest(TextFields, LabelFields):
+    """Body of ``POST /v1/classify``; labels and questions are for a model that writes text."""
 
-    input: str | Strings
+    input: str | Strings | None = None
 
 
 class Scores(NamedTuple):
@@ -166,6 +176,13 @@ async def score(request: Request, state: ServerState) -> Response:
     """How well texts fit together."""
     call = await read_request(request, state, ScoreRequest)
     body = call.ask
+    if state.pooling is None:
+        _refuse_fields(body, ("text_1", "text_2", "instruction", "instruct"), WRITES)
+        return await score_continuations(call)
+    _refuse_fields(body, ("prompt", "messages", "continuations"), POOLED)
+    _need_fields(body, "text_1", "text_2")
+    assert body.text_1 is not None
+    assert body.text_2 is not None
     firsts = [body.text_1] if isinstance(body.text_1, str) else body.text_1
     seconds = [body.text_2] if isinstance(body.text_2, str) else body.text_2
     check_count("text_2", len(seconds), state)
@@ -194,6 +211,12 @@ async def classify(request: Request, state: ServerState) -> Response:
     """The classes of texts, each with the probability that the model gives it."""
     call = await read_request(request, state, ClassifyRequest)
     body = call.ask
+    if state.pooling is None:
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        return await classify_by_labels(call, texts)
+    _refuse_fields(body, ("labels", "questions", "instruction", "messages"), POOLED)
+    _need_fields(body, "input")
+    assert body.input is not None
     wanted = Wanted(inputs=inputs_of(body.input), param="input", cut=body.cut)
     found = await run(call, wanted)
     pooled = state.pooled
@@ -208,6 +231,18 @@ async def classify(request: Request, state: ServerState) -> Response:
         return _listed("classify", data, body.model, found.n_tokens, state)
 
     return await state.workers.answer(found.size, lambda: dumps_long(make()))
+
+
+def _refuse_fields(body: Strict, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if getattr(body, name) is not None:
+            raise BadRequestError(f"{name}: {why}", param=name)
+
+
+def _need_fields(body: Strict, *names: str) -> None:
+    for name in names:
+        if getattr(body, name) is None:
+            raise BadRequestError(f"{name} is required", param=name)
 
 
 async def _score(

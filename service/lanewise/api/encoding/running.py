@@ -105,6 +105,7 @@ async def run(call: Call[Any], wanted: Wanted, *others: Wanted, times: int = 1) 
         asked = await state.workers.read(call.size * times, made)
         n_rows = sum(map(len, asked.texts)) if pooling == "none" else len(asked.texts)
         call.hold.keep(FLOAT_BYTES * n_rows * state.encoder.config.dims)
+        caller.n_encoded += sum(map(len, asked.texts))
         rows = await state.encoder.encode(asked, trace_id=caller.trace_id)
         if compared is not None:
             sides = [one.are_queries for one in every for _ in one.inputs]

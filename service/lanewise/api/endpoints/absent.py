@@ -41,18 +41,24 @@ NO_ROWS = Absent(
 NO_RANKING = Absent(
     f"{MODEL} writes text and ranks no documents",
     "a reranker, on a server that runs one",
-    ("/v1/rerank", "/v2/rerank", "/v1/reranking", "/v1/score"),
+    ("/v1/rerank", "/v2/rerank", "/v1/reranking"),
     lambda pooled: pooled is not None and len(pooled.labels) < 2,
 )
+# A model that writes text scores what may follow a prompt, and classifies by labels.
+NO_SCORES = Absent(
+    NO_RANKING.why,
+    NO_RANKING.instead,
+    ("/v1/score",),
+    lambda pooled: pooled is None or len(pooled.labels) < 2,
+)
 NO_CLASSES = Absent(
-    f"{MODEL} writes text and is no classifier",
-    'the classes as structured_outputs {"choice": […]} of /v1/chat/completions, whose answer is'
-    " one of them",
-    ("/classify",),
-    lambda pooled: pooled is not None and bool(pooled.labels),
+    NO_RANKING.why,
+    NO_RANKING.instead,
+    ("/v1/classify",),
+    lambda pooled: pooled is None or bool(pooled.labels),
 )
 # What only some models lack that are pooled.
-BY_KIND = (NO_VECTORS, NO_ROWS, NO_RANKING, NO_CLASSES)
+BY_KIND = (NO_VECTORS, NO_ROWS, NO_RANKING, NO_SCORES, NO_CLASSES)
 # What any model lacks that is not pooled.
 NOT_POOLED = Absent(
     f"{MODEL} writes text",
@@ -63,19 +69,19 @@ NOT_POOLED = Absent(
 # What a model that is pooled lacks.
 NO_TEXT = Absent(
     f"{MODEL} cannot generate: it makes vectors, scores or classes of texts",
-    "/v1/embeddings, /v1/rerank or /classify, as /v1/models says; a chat model on a server of its"
-    " own",
+    "/v1/embeddings, /v1/rerank or /v1/classify, as /v1/models says; a chat model on a server of"
+    " its own",
     (),
     lambda pooled: pooled is None,
 )
 EMBEDS = "{model} makes vectors of texts; accepted: /v1/embeddings, /v1/rerank and /v1/score"
 COMPARES = "{model} makes vectors of tokens; accepted: /pooling, /v1/rerank and /v1/score"
-RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /classify"
-CLASSIFIES = "{model} names the classes of texts; accepted: /classify"
+RANKS = "{model} scores pairs of texts; accepted: /v1/rerank, /v1/score and /v1/classify"
+CLASSIFIES = "{model} names the classes of texts; accepted: /v1/classify"
 # What is said where there is no directory for it.
 NOTHING_KEPT = (
     "this server was started without --data-dir DIR; accepted: with one, where files and batches"
-    " are kept"
+    " and what keys use are kept"
 )
 # What every model lacks.
 NEVER = (

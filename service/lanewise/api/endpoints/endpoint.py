@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lanewise.api.endpoints.absent import (
+    BY_KIND,
     MODEL,
     NO_TEXT,
     NOTHING_KEPT,
@@ -28,6 +29,7 @@ Given = Answer | Schema  # a schema: of JSON that is not streamed
 Answering = Callable[[Request, ServerState], Awaitable[Response]]
 Speaking = Callable[[Request, ServerState, Dialect[Any]], Awaitable[Response]]
 ANSWER: Speaking = path.answer
+COUNTING_TOKENS = ("/v1/messages/count_tokens", "/v1/responses/input_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Endpoint:
     speaks: bool = False  # it answers in a dialect
     unless: Absent | None = None  # what is said where the model is not of the kind for it
     keeps: bool = False  # it needs the data directory
+    computes: bool = False  # a model reads texts for it, and it speaks no dialect
 
     @classmethod
     def speaking(
@@ -87,6 +90,13 @@ class Endpoint:
     def method(self) -> str:
         """The method of HTTP."""
         return self.verb or ("GET" if self.body is None else "POST")
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether requests count for the limits of their key: those for which a model computes."""
+        if self.body is None or self.path in COUNTING_TOKENS:
+            return False
+        return self.speaks or self.computes or self.unless in BY_KIND
 
     def statuses(self, form: ErrorForm) -> list[int]:
         """Of the errors that it may answer with, which have this form."""

@@ -4,6 +4,7 @@ from lanewise.api.batches import endpoints as batches
 from lanewise.api.batches import message_batches as messages
 from lanewise.api.endpoints.absent import NO_TEXT
 from lanewise.api.endpoints.endpoint import Answering, Body, Endpoint, Given
+from lanewise.api.endpoints.usage import usage
 from lanewise.api.files import endpoints as files
 from lanewise.api.openapi import kept_answers as kept
 from lanewise.api.openapi.openai_answers import DELETED
@@ -58,6 +59,14 @@ KEPT = (
         verb="DELETE",
         keeps=True,
         also=(404, 507),
+    ),
+    Endpoint(
+        "/v1/usage",
+        "What keys have used, by day and model",
+        usage,
+        kept.USAGE,
+        keeps=True,
+        also=(400,),
     ),
     Endpoint(
         BATCHES,

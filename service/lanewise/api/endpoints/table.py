@@ -32,6 +32,7 @@ from lanewise.api.endpoints.absent import (
     NO_CLASSES,
     NO_RANKING,
     NO_ROWS,
+    NO_SCORES,
     NO_TEXT,
     NO_VECTORS,
     NOT_POOLED,
@@ -58,6 +59,7 @@ from lanewise.api.endpoints.tokenize import (
 from lanewise.api.generation import path
 from lanewise.api.generation.dialect import Dialect
 from lanewise.api.http.error_forms import OPENAI, ErrorForm, ErrorForms
+from lanewise.api.likelihoods.deciding import SystemOneRequest, systemone
 from lanewise.api.openapi import openai_answers as openai
 from lanewise.api.openapi import other_answers as other
 from lanewise.api.openapi import pooled_answers as pooled
@@ -214,19 +216,28 @@ ENDPOINTS = (
     *(_rank(path_) for path_ in ("/v1/rerank", "/v2/rerank", "/v1/reranking")),
     Endpoint(
         "/v1/score",
-        "How well texts fit together",
+        "How well texts fit together, or how likely continuations of a prompt are",
         ranking.score,
         pooled.SCORES,
         ranking.ScoreRequest,
-        unless=NO_RANKING,
+        unless=NO_SCORES,
     ),
     Endpoint(
-        "/classify",
+        "/v1/classify",
         "Classes of texts",
         ranking.classify,
         pooled.CLASSES,
         ranking.ClassifyRequest,
         unless=NO_CLASSES,
+    ),
+    Endpoint(
+        "/v1/systemone",
+        "Answer typed questions about a state with probabilities",
+        systemone,
+        pooled.DECISIONS,
+        SystemOneRequest,
+        unless=NO_TEXT,
+        computes=True,
     ),
     # text-embeddings-inference.
     _vectors("/embed", elsewhere.tei_embed, pooled.VECTORS, elsewhere.TeiEmbedRequest),

@@ -82,7 +82,7 @@ async def respond(order: Order) -> Response:
             record.note(piece)
             choices[piece.choice].add(piece)
 
-    async with generating(order, call.receive) as stream:
+    async with generating(call, order.requests, call.receive) as stream:
         answering.usage.times.moments = stream.moments
         async for outputs in stream:
             size = answering.measure(outputs)
@@ -108,12 +108,14 @@ def given(choices: Sequence[Choice], ask: Ask) -> Iterator[Choice]:
 
 
 @asynccontextmanager
-async def generating(order: Order, receive: Receive) -> AsyncIterator[RequestStream]:
+async def generating(
+    call: Call[Any], requests: Sequence[GenerationRequest], receive: Receive
+) -> AsyncIterator[RequestStream]:
     """The engine's outputs; they end at once when the client goes away."""
-    engine, trace_id = order.call.state.generator, order.call.caller.trace_id
+    engine, trace_id = call.state.generator, call.caller.trace_id
     try:
         async with (
-            engine.submit(order.requests, trace_id=trace_id) as stream,
+            engine.submit(requests, trace_id=trace_id) as stream,
             beside(_cancel_on_disconnect(receive, stream)),
         ):
             yield stream
@@ -143,8 +145,9 @@ class StreamedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; errors before the first byte become HTTP errors."""
         try:
-            async with generating(self._order, receive) as stream:
-                self._order.answering.usage.times.moments = stream.moments
+            order = self._order
+            async with generating(order.call, order.requests, receive) as stream:
+                order.answering.usage.times.moments = stream.moments
                 start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 await send(start)
                 async with beside(self._keep_alive(send)), beside(self._tell_all_progress(send)):

@@ -1,6 +1,7 @@
 """Whether a request fits the model and the server, before any work is spent on it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from lanewise.api.errors import BadRequestError, ContextLengthExceededError
 from lanewise.api.generation.ask import Ask
@@ -83,9 +84,8 @@ def tell_context(call: Call[Ask]) -> None:
         call.caller.tell(f"{wanted}, which is {most} (max_model_len)")
 
 
-def check_priority(call: Call[Ask]) -> None:
+def check_priority(call: Call[Any], priority: int) -> None:
     """Raise unless who sent the request may go before others."""
-    priority = call.ask.priority
     if priority < 0 and not (call.caller.is_admin or call.state.allow_high_priority):
         raise BadRequestError(
             f"priority: {priority} goes before the requests of others; accepted: from 0 on, and"

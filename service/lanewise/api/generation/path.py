@@ -104,7 +104,7 @@ def _same(ask: Ask) -> Ask:
 
 async def _answer(call: Call[Ask], times: Times, dialect: Dialect[Any]) -> Response:
     ask, state = call.ask, call.state
-    check_priority(call)
+    check_priority(call, ask.priority)
     tell_context(call)
     adapter = find_adapter(ask.model, state)
     if isinstance(ask.input, Prompts) and not ask.input.items:

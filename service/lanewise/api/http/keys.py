@@ -31,13 +31,13 @@ class Keys:
         self._secret = secrets.token_bytes(32)
         self._keys: dict[bytes, Key] = {}
         for key in api_keys:
-            made = Key(len(self._keys), False, _tenant(key))
+            made = Key(len(self._keys), False, tenant_of(key))
             self._keys.setdefault(self._digest(key.encode()), made)
         # Without API keys, those who send none are number 0.
         first = max(len(self._keys), 1)
         self.are_needed = bool(self._keys)
         for number, key in enumerate(admin_keys, first):
-            self._keys[self._digest(key.encode())] = Key(number, True, _tenant(key))
+            self._keys[self._digest(key.encode())] = Key(number, True, tenant_of(key))
 
     def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Key | None:
         """The key in ``Authorization: Bearer``, or else in Anthropic's ``X-Api-Key``.
@@ -60,5 +60,6 @@ class Keys:
         return hmac.digest(self._secret, key, "sha256")
 
 
-def _tenant(key: str) -> str:
+def tenant_of(key: str) -> str:
+    """What stands for a key wherever something is kept for it: no key can be made of it."""
     return blake2b(key.encode(), digest_size=16, person=b"lanewise tenant").hexdigest()

@@ -28,6 +28,7 @@ class Caller:
     trace_id: str | None = None  # None: traces are off
     traceparent: bytes | None = None  # of its span, for what it asks of others
     record: Record | None = None  # of a request that generates
+    n_encoded: int = 0  # tokens of texts that were read by a model that is pooled
     notices: list[str] = field(default_factory=list)
 
     @property

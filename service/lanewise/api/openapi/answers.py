@@ -29,7 +29,7 @@ ERRORS = {
     409: "It is in use",
     413: "The body is too large",
     415: "The body is compressed, or not JSON",
-    429: "The queue is full; see Retry-After",
+    429: "The queue is full, or the key has used what it may; see Retry-After",
     500: "The model failed",
     501: "This server does not do that; the message says why",
     503: "The server is shutting down or busy, or the request has waited too long; see Retry-After",

@@ -44,6 +44,24 @@ def page_of(item: Schema) -> Schema:
 
 
 FILES = page_of(FILE)
+USAGE = record(
+    {
+        "object": always("list"),
+        "data": array(
+            record(
+                {
+                    "day": TEXT,
+                    "key": TEXT,
+                    "model": TEXT,
+                    "requests": COUNT,
+                    "prompt_tokens": COUNT,
+                    "cached_tokens": COUNT,
+                    "completion_tokens": COUNT,
+                }
+            )
+        ),
+    }
+)
 BATCH = record(
     {
         "id": TEXT,

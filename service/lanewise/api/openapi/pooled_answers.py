@@ -1,4 +1,4 @@
-"""What endpoints of models that are pooled answer."""
+"""What endpoints of models that are pooled answer, and those that score labels."""
 
 from lanewise.api.openapi.shapes import (
     ANY,
@@ -10,18 +10,22 @@ from lanewise.api.openapi.shapes import (
     always,
     array,
     either,
+    mapping,
     or_null,
     record,
 )
 
-USAGE = record({"prompt_tokens": COUNT, "total_tokens": COUNT})
+USAGE = record(
+    {"prompt_tokens": COUNT, "total_tokens": COUNT},
+    {"prompt_tokens_details": record({"cached_tokens": COUNT})},
+)
 ENCODED = {"type": "string", "contentEncoding": "base64"}
 VECTOR = array(NUMBER)
 LISTED = {"id": TEXT, "object": always("list"), "created": COUNT, "model": TEXT, "usage": USAGE}
 
 
-def _listed(fields: Schema) -> Schema:
-    return record(LISTED | {"data": array(record(fields))})
+def _listed(fields: Schema, more: Schema | None = None, beside: Schema | None = None) -> Schema:
+    return record(LISTED | {"data": array(record(fields, more or {}))}, beside or {})
 
 
 EMBEDDINGS = _listed(
@@ -34,8 +38,45 @@ POOLED = _listed(
         "data": either(VECTOR, array(VECTOR), ENCODED),
     }
 )
-SCORES = _listed({"object": always("score"), "index": COUNT, "score": NUMBER})
-CLASSES = _listed({"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT})
+IDS = array(COUNT)
+SCORES = _listed(
+    {"object": always("score"), "index": COUNT, "score": NUMBER},
+    {"probability": NUMBER, "token_logprobs": VECTOR, "token_ids": IDS},
+    {"prompt_token_ids": IDS},
+)
+CLASSES = _listed(
+    {"index": COUNT, "label": TEXT, "probs": VECTOR, "num_classes": COUNT},
+    {
+        "labels": array(TEXT),
+        "logprobs": VECTOR,
+        "input": COUNT,
+        "question": either(COUNT, TEXT),
+        "prompt_token_ids": IDS,
+        "label_token_ids": array(IDS),
+    },
+)
+SHARES = mapping(NUMBER)
+CHOSEN = {"choice": TEXT, "probabilities": SHARES, "confidence": NUMBER}
+PLACED = {"score": NUMBER, "legend": ANY, "probabilities": SHARES, "confidence": NUMBER}
+DECISIONS = record(
+    {
+        "model": TEXT,
+        "answers": mapping(
+            either(
+                record({"type": always("noul"), "noul": NUMBER}),
+                record({"type": always("choice"), **CHOSEN}),
+                record({"type": always("score"), **PLACED}),
+            )
+        ),
+        "usage": record(
+            {
+                "input_tokens": COUNT,
+                "output_tokens": COUNT,
+                "input_tokens_details": record({"cached_tokens": COUNT}),
+            }
+        ),
+    }
+)
 RANKED = either(
     record(
         {

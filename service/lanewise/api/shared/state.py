@@ -18,6 +18,7 @@ from lanewise.api.shared.images import Eyes
 from lanewise.api.shared.receipt_issuer import ReceiptIssuer
 from lanewise.api.shared.request_budgets import RequestBudgets
 from lanewise.api.shared.response_store import ResponseStore
+from lanewise.api.shared.spending import Spending
 from lanewise.api.shared.workers import Workers
 from lanewise.engine.base.adapters import Adapters, LoadedAdapter
 from lanewise.engine.encoding import EncoderEngine
@@ -79,6 +80,7 @@ class ServerState:
     locate_adapter: Callable[[str], Path | None] | None = None
     tracer: Tracer | None = None  # None: traces are off
     issuer: ReceiptIssuer | None = None  # None: no receipts are given
+    spending: Spending | None = None  # None: what keys use is not counted
     records: Database | None = None  # of data_dir; None: nothing is kept
     files: FileStore | None = None  # there
     batch_rules: BatchRules = field(default_factory=BatchRules)
@@ -150,6 +152,13 @@ class ServerState:
         """What requests may name: the model by all its names, then its adapters."""
         adapters = [] if self.adapters is None else self.adapters.all()
         return [*self.names, *(adapter.name for adapter in adapters)]
+
+    def canonical_name(self, name: str | None) -> str:
+        """The one name that a model or adapter has in reports, of those that requests say."""
+        for one in ("" if name is None else name, (name or "").removesuffix(":latest")):
+            if self.adapter_named(one) is not None:
+                return one
+        return self.model_name
 
     def tenant_of(self, caller: Caller) -> str:
         """The tenant of a caller: its requests find the cached prefixes of the same tenant only."""

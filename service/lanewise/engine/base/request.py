@@ -34,7 +34,11 @@ class SamplingParams:
     logprobs: int | None = (
         None  # alternatives reported beside each token; None = no log-probabilities
     )
-    prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    # Tokens that are reported beside the first instead of the likeliest, at most 20.
+    logprob_ids: tuple[int, ...] = ()
+    prompt_logprobs: int | None = None  # alternatives of the prompt's tokens
+    # The first of them that is scored; what is before it may come from the prefix cache.
+    score_from: int = 1
 
     @property
     def has_penalties(self) -> bool:

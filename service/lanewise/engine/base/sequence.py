@@ -48,7 +48,8 @@ class Scheduled:
     tag: tuple[float, int] = field(init=False, default=(0.0, 0))  # order within its client
     n_cached: int = field(init=False, default=0)  # tokens whose keys and values are in the blocks
     n_counted: int = field(init=False, default=0)  # tokens that were counted for its client
-    n_scored: int = field(init=False, default=1)  # the first token of a prompt has no probability
+    # Tokens that are scored, or need not be: the first of a prompt has no probability.
+    n_scored: int = field(init=False, default=1)
     n_to_score: int = field(init=False, default=0)  # first tokens to be scored
     n_admitted: int = field(init=False, default=0)  # its tokens when it was last admitted
     n_preempted: int = field(init=False, default=0)
@@ -73,6 +74,7 @@ class Scheduled:
         self.stop_ids = self.request.params.stop_token_ids
         if self.request.params.prompt_logprobs is not None:
             self.n_to_score = self.n_prompt
+            self.n_scored = self.request.params.score_from
 
     @property
     def n_known(self) -> int:
@@ -98,6 +100,15 @@ class Scheduled:
     def is_scoring(self) -> bool:
         """Whether log-probabilities of prompt tokens are still to be computed."""
         return self.n_scored < self.n_to_score
+
+    @property
+    def n_reusable(self) -> int:
+        """Its first tokens that need not be computed where their keys and values are known.
+
+        The logits of the last token are always needed, and all from the first on that score.
+        """
+        most = len(self.tokens) - 1
+        return min(most, self.n_scored - 1) if self.is_scoring else most
 
     @property
     def draws_more(self) -> bool:

@@ -137,8 +137,9 @@ def _sampling(
         mask=mask,
         seed=params.seed,
         choice=choice,
-        n_top_logprobs=params.logprobs or 0,
-        want_logprob=params.logprobs is not None,
+        n_top_logprobs=len(params.logprob_ids) or params.logprobs or 0,
+        want_logprob=params.logprobs is not None or bool(params.logprob_ids),
+        top_ids=np.array(params.logprob_ids, np.uint32) if params.logprob_ids else None,
     )
 
 

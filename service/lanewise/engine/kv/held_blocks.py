@@ -57,7 +57,7 @@ class HeldBlocks:
 
     def find_prefix(self, sequence: Scheduled) -> Prefix | None:
         """What the cache holds of a sequence; None if more of it is being computed or read."""
-        if not self._prefix_cache or sequence.is_scoring:  # needs all logits
+        if not self._prefix_cache or sequence.n_reusable < 1:
             return no_prefix(self._windows)
         if self.store.holds(sequence):
             return None

@@ -57,8 +57,7 @@ def find_prefix(
     None if a running sequence is about to fill the next block, whose key is then in ``coming``:
     waiting for that block avoids computing it twice.
     """
-    # The last token is always computed: its logits are needed.
-    n_usable = len(sequence.tokens) - 1
+    n_usable = sequence.n_reusable
     most = n_usable // BLOCK_TOKENS
     n_full, found = find_in_all(sequence, most, pool, windows)
     if n_full < most and sequence.block_key(n_full) in coming:

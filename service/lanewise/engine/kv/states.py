@@ -89,7 +89,7 @@ class NoStates:
         self, sequence: Scheduled, blocks: Blocks, windows: Windows, stored: Container[Key] = ()
     ) -> Beginning:
         """The longest beginning of full blocks; its state is in memory or among ``stored``."""
-        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        most = sequence.n_reusable // BLOCK_TOKENS
         n_full, found = find_in_all(sequence, most, blocks, windows)
         return Beginning(n_full, found, n_full)
 
@@ -144,7 +144,7 @@ class States(NoStates):
         None if a running sequence will take a later usable snapshot. It may be asked to here, at
         the end of the blocks that both texts share. A store has ``n_stored`` of its first blocks.
         """
-        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        most = sequence.n_reusable // BLOCK_TOKENS
         found = self.find_beginning(sequence, pool, windows)
         n_full, n_alike = found.n_full, max(found.n_alike, n_stored)
         while n_alike < most and sequence.block_key(n_alike) in coming_blocks:
@@ -165,7 +165,7 @@ class States(NoStates):
         self, sequence: Scheduled, blocks: Blocks, windows: Windows, stored: Container[Key] = ()
     ) -> Beginning:
         """As ``NoStates.find_beginning``."""
-        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        most = sequence.n_reusable // BLOCK_TOKENS
         n_full, found = find_in_all(sequence, most, blocks, windows)
         n_alike = n_full
         while (n_here := self._deepest(sequence, n_full, stored)) < n_full:
@@ -183,7 +183,7 @@ class States(NoStates):
         if not self.snapshots.n_places:
             return
         last = (len(sequence.tokens) - 1) // BLOCK_TOKENS
-        for place in (prefix.n_alike, last):
+        for place in (prefix.n_alike, sequence.n_reusable // BLOCK_TOKENS, last):
             if place - max(first, *plan.lasting, 0) >= MIN_BLOCKS:
                 plan.lasting.add(place)
         every = self._every_of_prompt

@@ -107,7 +107,7 @@ class Reader:
         """Whether a sequence waits; the first call for a sequence decides whether to read."""
         if sequence not in self._asked:
             self._asked[sequence] = 0
-            if files is not None and not sequence.is_scoring:
+            if files is not None and sequence.n_reusable > 0:
                 self._begin(sequence, files)
         reading = self._readings.get(sequence)
         if reading is None:

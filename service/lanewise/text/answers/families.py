@@ -71,6 +71,10 @@ class AnswerFormat(ABC):
         """What an answer to a prompt begins with, or one of which there is a part already."""
 
     @abstractmethod
+    def before_content(self, start: Start) -> str:
+        """What an answer without reasoning writes before its content, control tokens by name."""
+
+    @abstractmethod
     def call_grammar(
         self,
         tools: Tools,
@@ -121,6 +125,10 @@ class HarmonyFormat(AnswerFormat):
     def start_of(self, prompt: str, continued: str | None) -> Start:
         """A header, unless a message is to be continued."""
         return Start.CONTENT if continued is not None else harmony.harmony_start(prompt)
+
+    def before_content(self, start: Start) -> str:
+        """The final message's header."""
+        return "" if start is Start.CONTENT else harmony.FINAL
 
     def call_grammar(
         self,
@@ -194,6 +202,13 @@ class PlainFormat(AnswerFormat):
         if continued is not None:
             return self.thinking.continued(continued)
         return self.thinking.start_of(prompt)
+
+    def before_content(self, start: Start) -> str:
+        """The end of reasoning that the prompt has begun, and the tag before content."""
+        ended = self.thinking is not None and start is Start.THOUGHT
+        text = f"\n{self.thinking.end}\n\n" if self.thinking is not None and ended else ""
+        has_tag = self.content is not None and start is not Start.MIDDLE
+        return text + (self.content.begin if self.content is not None and has_tag else "")
 
     def call_grammar(
         self,

@@ -24,6 +24,7 @@ CHANNEL, CONSTRAIN = "<|channel|>", "<|constrain|>"
 RETURN, CALL = "<|return|>", "<|call|>"
 TOKENS = (START, END, MESSAGE, CHANNEL, CONSTRAIN, RETURN, CALL)
 ENDS = (END, RETURN, CALL)
+FINAL = f"{CHANNEL}final{MESSAGE}"  # before what the user reads
 FUNCTIONS = "functions."
 RECIPIENT = re.compile(r"\bto=(\S+)")
 MAX_HEADER = 1 << 10  # characters; the rest of a longer one is forgotten

@@ -1,0 +1,1 @@
+"""How likely a model that writes text finds given continuations of a prompt."""
