@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.command import base_parser, positive, print_times, run_plan
-from loadtests.decoders import Decoders, run_beside
+from loadtests.decoders import Decoders, idle_share, run_beside
 from loadtests.http_stream import Stream, StreamError, Target, post_stream
 from loadtests.report import Times
 from loadtests.scenario import Prompts, Scenario
@@ -31,6 +31,8 @@ class BatchPlan:
     """How many streams and requests, and for how long."""
 
     streams: int
+    answer_tokens: int  # of a stream
+    pause_s: float  # of a stream between two answers
     requests: int
     common_tokens: int  # of all requests' prompts
     max_tokens: int
@@ -51,6 +53,8 @@ class BatchReport:
     beside_per_s: float
     streams_calm_per_s: float  # tokens
     streams_beside_per_s: float
+    idle_share: float  # of the time beside: no stream was there
+    share_of_idle: float | None  # what the batch got done, of what it would have in that time alone
 
 
 class Batches:
@@ -135,20 +139,22 @@ async def measure(target: Target, scenario: Scenario, plan: BatchPlan) -> BatchR
     prompts = Prompts(scenario.seed)
     batches = Batches(target, scenario.model, plan, prompts)
     alone = await batches.rate(plan.seconds)
-    long = Scenario(model=scenario.model, max_tokens=1500, seed=scenario.seed)
+    long = Scenario(model=scenario.model, max_tokens=plan.answer_tokens, seed=scenario.seed)
     short = Scenario(model=scenario.model, max_tokens=2, seed=scenario.seed)
-    async with Decoders(target, long, plan.streams, prompts) as decoders:
+    async with Decoders(target, long, plan.streams, prompts, plan.pause_s) as decoders:
         calm = asyncio.create_task(first_tokens(target, short, prompts))
         await asyncio.sleep(plan.seconds / 2)
         calm.cancel()
 
-        async def work() -> tuple[float, list[float]]:
+        async def work() -> tuple[float, list[float], float]:
             first = asyncio.create_task(first_tokens(target, short, prompts))
+            began = time.perf_counter()
             rate = await batches.rate(plan.seconds)
+            idle = idle_share(decoders.streams, began, time.perf_counter())
             first.cancel()
-            return rate, await first
+            return rate, await first, idle
 
-        (beside, first), waits = await run_beside(decoders, plan.calm_s, work)
+        (beside, first, idle), waits = await run_beside(decoders, plan.calm_s, work)
     return BatchReport(
         itl_calm_ms=waits.calm,
         itl_beside_ms=waits.beside,
@@ -159,6 +165,8 @@ async def measure(target: Target, scenario: Scenario, plan: BatchPlan) -> BatchR
         beside_per_s=beside,
         streams_calm_per_s=1000 * plan.streams / (waits.calm.mean or 1),
         streams_beside_per_s=1000 * plan.streams / (waits.beside.mean or 1),
+        idle_share=idle,
+        share_of_idle=beside / (alone * idle) if alone * idle > 0 else None,
     )
 
 
@@ -167,6 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     plan = BatchPlan(
         streams=options.streams,
+        answer_tokens=options.answer_tokens,
+        pause_s=options.pause,
         requests=options.requests,
         common_tokens=options.common_tokens,
         max_tokens=options.max_tokens,
@@ -190,6 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{report.beside_per_s:.2f} beside streams")
         print(f"tokens/s of the streams: {report.streams_calm_per_s:.0f} alone", end=", ")
         print(f"{report.streams_beside_per_s:.0f} beside a batch")
+        print(f"time without a stream: {report.idle_share:.0%}", end="")
+        if report.share_of_idle is not None:
+            print(f"; the batch got done {report.share_of_idle:.0%} of what that allows", end="")
+        print()
     return 0
 
 
@@ -197,6 +211,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = base_parser("python -m loadtests.batches", "A batch alone and beside streams.")
     number: dict[str, Any] = {"type": positive, "metavar": "N"}
     parser.add_argument("--streams", default=8, help="[%(default)s]", **number)
+    parser.add_argument("--answer-tokens", default=1500, help="of a stream [%(default)s]", **number)
+    parser.add_argument("--pause", type=float, default=0.0, help="s of a stream [%(default)s]")
     parser.add_argument("--requests", default=2000, help="of a batch [%(default)s]", **number)
     parser.add_argument("--common-tokens", default=200, help="of prompts [%(default)s]", **number)
     parser.add_argument("--max-tokens", default=32, help="of an answer [%(default)s]", **number)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,13 +21,19 @@ T = TypeVar("T")
 class Decoders:
     """So many streams, which have begun inside the block and end with it.
 
-    Where one comes to its end before, another begins.
+    Where one comes to its end before, another begins: after ``pause_s`` on average.
     """
 
     def __init__(
-        self, target: Target, scenario: Scenario, count: int, prompts: Prompts | None = None
+        self,
+        target: Target,
+        scenario: Scenario,
+        count: int,
+        prompts: Prompts | None = None,
+        pause_s: float = 0.0,
     ) -> None:
         self.streams: list[Stream] = []
+        self._pause_s, self._random = pause_s, Random(scenario.seed)
         self._count = count
         self._target, self._scenario = target, scenario
         self._prompts = prompts or Prompts(scenario.seed)
@@ -64,6 +71,7 @@ class Decoders:
             self.streams.append(stream)
             body = self._scenario.body(self._prompts.next(PROMPT_TOKENS))
             await post_stream(self._target, body, self._scenario.timeout_s, stream)
+            await asyncio.sleep(self._pause_s * self._random.uniform(0.5, 1.5))
 
     async def _end(self) -> None:
         for task in self._tasks:
@@ -75,6 +83,16 @@ class Decoders:
 def gaps(streams: Iterable[Stream], begin: float, end: float) -> list[float]:
     """Seconds between tokens that came between two moments."""
     return [gap for stream in streams for when, gap in stream.gaps_s if begin < when <= end]
+
+
+def idle_share(streams: Iterable[Stream], begin: float, end: float) -> float:
+    """The share of the time between two moments in which no stream waited for anything."""
+    spans = sorted((one.started, one.ended or end) for one in streams if one.started)
+    idle, covered = 0.0, begin
+    for started, ended in spans:
+        idle += max(0.0, min(started, end) - covered)
+        covered = max(covered, min(ended, end))
+    return (idle + max(0.0, end - covered)) / (end - begin)
 
 
 @dataclass(frozen=True, slots=True)
