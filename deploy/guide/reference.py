@@ -33,7 +33,7 @@ from lanewise.server.machine import MachineMetrics
 from lanewise.settings import Settings
 from lanewise.settings.commands import QUANTIZED_FORMATS
 from lanewise.settings.groups import grouped
-from lanewise.settings.knobs import SourceSettings
+from lanewise.settings.models import SourceSettings
 from lanewise.settings.reading import flag_of, shown_value
 
 HEADING = "## Reference\n"

@@ -39,10 +39,10 @@ from lanewise.settings.key_files import (
     with_keys_of_files,
 )
 from lanewise.settings.kinds import MTP, SettingsError, parse_size
-from lanewise.settings.knobs import (
+from lanewise.settings.knobs import Settings
+from lanewise.settings.models import (
     ComputeSettings,
     ModelSettings,
-    Settings,
     SourceSettings,
     TowerSettings,
     WeightSettings,

@@ -19,11 +19,10 @@ from lanewise.settings.kinds import (
     integer,
     knob,
 )
-from lanewise.settings.knobs import (
-    DRAFT_TOKENS,
+from lanewise.settings.knobs import DRAFT_TOKENS, Settings
+from lanewise.settings.models import (
     ComputeSettings,
     ModelSettings,
-    Settings,
     SourceSettings,
     TowerSettings,
     WeightSettings,

@@ -11,7 +11,7 @@ from lanewise.settings import hints
 from lanewise.settings.commands import EVERY_SETTINGS
 from lanewise.settings.groups import grouped
 from lanewise.settings.kinds import HF_OVERRIDES, ON_OFF, Kind, SettingsError
-from lanewise.settings.knobs import SourceSettings
+from lanewise.settings.models import SourceSettings
 
 ENV_PREFIX = "LANEWISE_"
 
