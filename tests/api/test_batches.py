@@ -240,6 +240,19 @@ def test_a_batch_that_expires_says_which_requests_have_no_answer(server, sdk, mo
     assert (done.request_counts.completed, done.request_counts.failed) == (len(good), len(late))
 
 
+def test_a_clock_that_jumps_back_is_no_loss(server, sdk, monkeypatch):
+    server.runner.delay_s = 0.01
+    batch = begin(sdk, [line(str(i), chat(f"{i}")) for i in range(60)])
+    server.wait_until(lambda: sdk.batches.retrieve(batch.id).request_counts.completed >= 6)
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() - 86400)
+    done = ended(sdk, batch)
+    server.runner.delay_s = 0
+    assert (done.status, done.request_counts.completed) == ("completed", 60)
+    ids = [said["custom_id"] for said in lines_of(sdk, done.output_file_id)]
+    assert sorted(ids, key=int) == [str(i) for i in range(60)]
+
+
 def test_a_key_has_only_so_many_unfinished_batches(server, sdk, monkeypatch):
     monkeypatch.setattr(table, "MAX_OPEN", 8)
     server.runner.gate.clear()
