@@ -304,7 +304,8 @@ def test_errors_that_no_endpoint_finds_have_the_same_form(server):
     assert "'claude'" in error_of(lost, 404, "not_found_error")
     assert error_of(client.post(COUNT, json=ASK | {"model": "claude"}), 404, "not_found_error")
     assert error_of(client.get(MESSAGES), 405, "invalid_request_error")
-    assert error_of(client.post(MESSAGES + "/batches", json={}), 404, "not_found_error")
+    assert error_of(client.post(MESSAGES + "/batch", json={}), 404, "not_found_error")
+    assert "data-dir" in error_of(client.post(MESSAGES + "/batches", json={}), 501, "api_error")
     assert client.get("/v1/message").json()["error"]["code"] == "not_found"
     assert error_of(client.post(MESSAGES, content=b"{"), 400, "invalid_request_error")
     assert error_of(client.post(MESSAGES, content=b" " * (9 << 20)), 413, "request_too_large")
