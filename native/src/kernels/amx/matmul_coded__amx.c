@@ -1,4 +1,4 @@
-// Coded types whose scales belong to 32 inputs or more. With 16, half of a tile's depth would be empty.
+// Coded types with a scale for 32 inputs or more. With a scale for 16, tiles are no faster than AVX-512.
 #include "kernels/amx/matmul_tile.h"
 #include "kernels/avx512vbmi/lookup.h"
 

@@ -12,10 +12,10 @@ from lanewise.api.batches.paths import OPENAI_PATHS
 from lanewise.api.batches.runner import Runner
 from lanewise.api.errors import BadRequestError, NotFoundError, cut
 from lanewise.api.files.endpoints import BATCH, check_keep_s, files_of, no_file, on_disk
-from lanewise.api.files.pages import Page, listed
 from lanewise.api.generation.body import read_request
 from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import Strict
+from lanewise.api.shared.pages import Page, listed
 from lanewise.api.shared.state import ServerState
 from lanewise.batches.table import Asked, Row, shown
 

@@ -14,10 +14,10 @@ from lanewise.api.batches.endpoints import cancel_row, find_batch, rows_of, runn
 from lanewise.api.batches.paths import MESSAGES_PATH
 from lanewise.api.errors import BadRequestError, NotFoundError, cut
 from lanewise.api.files.endpoints import bytes_of, files_of, on_disk
-from lanewise.api.files.pages import Page
 from lanewise.api.generation.body import read_request
 from lanewise.api.observing.caller import caller_of
 from lanewise.api.schemas import FirstProblemOnly, Strict
+from lanewise.api.shared.pages import Page
 from lanewise.api.shared.state import ServerState
 from lanewise.batches.lines import MAX_LINES
 from lanewise.batches.table import CANCELLING, OPEN, Asked, Row

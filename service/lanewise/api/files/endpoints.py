@@ -18,8 +18,8 @@ from lanewise.api.errors import (
     cut,
 )
 from lanewise.api.files.form import Form, read_form
-from lanewise.api.files.pages import Page, listed
 from lanewise.api.observing.caller import caller_of
+from lanewise.api.shared.pages import Page, listed
 from lanewise.api.shared.state import ServerState
 from lanewise.records.files import (
     DAY_S,

@@ -8,6 +8,7 @@ signs of the options are scored as labels are.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -33,24 +34,24 @@ YES, NO = "yes", "no"
 Text = str | dict[str, Any] | list[Any]  # what is no text is shown as JSON
 
 
-class Asking(Strict):
+class Asking(Strict, ABC):
     """What every question has."""
 
     instructions: Text
 
     @property
+    @abstractmethod
     def signs(self) -> list[str]:
         """What the model answers with, of each option."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def lines(self) -> list[str]:
         """What the model reads of the options, and how it is to answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def told(self, probs: Sequence[float]) -> dict[str, Any]:
         """The answer, of the probabilities of its options."""
-        raise NotImplementedError
 
 
 class NoulCriteria(Strict):

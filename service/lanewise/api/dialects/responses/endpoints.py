@@ -19,12 +19,12 @@ from lanewise.api.generation.ask import Ask, Conversation, Delivery
 from lanewise.api.generation.dialect import About, Dialect
 from lanewise.api.generation.writing import dumps_long
 from lanewise.api.observing.caller import caller_of
+from lanewise.api.shared.pages import Page, listed
 from lanewise.api.shared.response_store import Stored
 from lanewise.api.shared.state import ServerState
 
 MAX_PAGE = 100
 PAGE = 20
-ORDERS = ("asc", "desc")
 
 
 class Exchange:
@@ -179,26 +179,12 @@ async def list_input_items(request: Request, state: ServerState) -> Response:
 def _page_of(found: Stored, request: Request) -> dict[str, Any]:
     """Some of the items of a conversation, as a request asks for them."""
     items = items_before(found)
-    asked = request.query_params
-    order, after = asked.get("order", "desc"), asked.get("after")
-    if order not in ORDERS:
-        raise BadRequestError(f"order: {order[:SHOWN]!r}; accepted: asc, desc", param="order")
-    given = asked.get("limit", str(PAGE))
-    limit = int(given) if given.isascii() and given.isdigit() and len(given) < 4 else 0
-    if not 1 <= limit <= MAX_PAGE:
-        raise BadRequestError(f"limit: {given[:SHOWN]!r}; accepted: 1 to {MAX_PAGE}", param="limit")
-    if order == "desc":
+    asked, after = Page.of(request, PAGE, MAX_PAGE), request.query_params.get("after")
+    if asked.newest_first:
         items.reverse()
     if after is not None:
         place = next((i for i, item in enumerate(items) if item["id"] == after), None)
         if place is None:
             raise BadRequestError(f"after: there is no item {after[:SHOWN]!r}", param="after")
         items = items[place + 1 :]
-    page = items[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > limit,
-    }
+    return listed(items, asked.limit)
