@@ -8,7 +8,7 @@ import pytest
 import toy
 from lanewise.engine.base.block_pool import BlockPool
 from lanewise.engine.base.config import SchedulerConfig
-from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import BACKGROUND, GenerationRequest, SamplingParams
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.stream import EngineError, TokenOutput
 from lanewise.engine.engine import Engine
@@ -303,6 +303,32 @@ def test_guesses_fill_the_rows_that_cost_nothing(start, monkeypatch, others, exp
     speculator.add_guesses(step, scheduler, {everyone[0]: own}.get)
     drafts = {turn.sequence: len(turn.draft) for turn in step.turns}
     assert drafts == dict.fromkeys(everyone, 0) | {everyone[0]: expected}
+
+
+@pytest.mark.parametrize(("stretch", "rows", "expected"), [(0.0, 0, 6), (0.1, 3, 4)])
+def test_the_background_takes_no_guesses_from_others(start, monkeypatch, stretch, rows, expected):
+    """What it may have of a step is no limit for them, and its own rows have none."""
+    chances = (0.8,) * len(speculation.FIRST_CHANCES)
+    monkeypatch.setattr(speculation, "FIRST_CHANCES", chances)
+    config = SchedulerConfig(64, 512, 512, 6400, background_stretch=stretch)
+    scheduler = Scheduler(config, BlockPool(200))
+    speculator = speculation.Speculator(6)
+    speculator.costs = FixedCosts()
+    later = [Scheduled(replace(request("abcabcabc"), priority=BACKGROUND)) for _ in range(5)]
+    for one in later:
+        scheduler.add(one)
+    scheduler.record(scheduler.schedule(), [[Sampled(97, 0.0)]] * len(later))
+    own = Scheduled(request("abcabcabc"))
+    scheduler.add(own)
+    step = scheduler.schedule()
+    scheduler.record(step, [[Sampled(97, 0.0)]] * len(step.turns))
+    step = scheduler.schedule()
+    everyone = [own, *later]
+    guessers = speculator.guessers([one.request for one in everyone])
+    speculator.add_guesses(step, scheduler, dict(zip(everyone, guessers, strict=True)).get)
+    assert (step.background_rows, step.n_counted) == (rows, 1)
+    drafts = {turn.sequence: len(turn.draft) for turn in step.turns if turn.draft}
+    assert drafts == {own: expected}
 
 
 @pytest.mark.parametrize(("wait_s", "wants"), [(0.003, True), (0.03, False)])

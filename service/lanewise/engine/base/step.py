@@ -43,11 +43,17 @@ class Step:
     admitted: list[Scheduled] = field(default_factory=list)
     tokens_left: int = 0  # of the budget
     logits_left: int = 0
+    background_rows: int = 0  # beside rows of others, who do not wait for them
 
     @property
     def n_tokens(self) -> int:
         """Rows of the batch, without guesses."""
         return sum(turn.count for turn in self.turns)
+
+    @property
+    def n_counted(self) -> int:
+        """Of these rows, those whose pace guesses must not slow."""
+        return self.n_tokens - self.background_rows
 
 
 class Copies(NamedTuple):

@@ -127,6 +127,7 @@ class Guesses:
 
     tried: list[tuple[Turn, Guesser, Guess]] = field(default_factory=list)
     expected_pace: float = 0.0  # tokens per second; 0 without guesses
+    background_rows: int = 0  # of the step, which are no tokens of that pace
     draft_s: float = 0.0  # time that the draft model took
 
 
@@ -171,32 +172,34 @@ class Speculator:
         Few sequences always wait, since each token counts. For many the wait, in which nothing is
         computed, may be a good part of a step; they are searched for repeats while steps run.
         """
-        if not self._could_pay(step.n_tokens):
+        if not self._could_pay(step):
             return False
         decodes = self._decodes(step, guesser_of)
         if self._draft is not None or 0 < len(decodes) <= MAX_SEARCHED:
             return True
         chances = [chance for _, guesser in decodes for chance in guesser.promise]
         chances.sort(reverse=True)
-        return self._least_chance(step.n_tokens, chances, many=True)[0] <= 1
+        return self._least_chance(step, chances, many=True)[0] <= 1
 
     def search(self, step: Step, guesser_of: GuesserOf) -> None:
         """Find sequences whose text repeats itself, while the next step runs."""
-        rows = step.n_tokens
-        if not self._could_pay(rows):
+        if not self._could_pay(step):
             return
         for turn, guesser in self._searched(self._decodes(step, guesser_of)):
             guess = guesser.guess(turn.sequence)
             guesser.promise = []
             if guess is not None:
-                if guess.chances[0] > self._tokens_of_a_row(rows):
+                if guess.chances[0] > self._tokens_of_a_row(step):
                     guesser.promise = guess.chances
                 else:
                     guesser.pass_over(guess.kinds[0])
 
     def _decodes(self, step: Step, guesser_of: GuesserOf) -> list[tuple[Turn, Guesser]]:
+        """The decodes that may have guesses: beside others, none of the background."""
         found = []
         for turn in step.turns:
+            if step.background_rows and turn.sequence.request.is_background:
+                continue
             if turn.ends_in_draw and turn.count == 1:
                 guesser = guesser_of(turn.sequence)
                 if guesser is not None:
@@ -210,9 +213,8 @@ class Speculator:
         guesser_of: GuesserOf,
     ) -> Guesses:
         """Add guesses to the decodes of a step."""
-        added = Guesses()
-        rows = step.n_tokens
-        if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(rows):
+        added = Guesses(background_rows=step.background_rows)
+        if step.tokens_left < 1 or step.logits_left < 1 or not self._could_pay(step):
             return added
         decodes = self._decodes(step, guesser_of)
         found: list[tuple[Turn, Guesser, Guess]] = []
@@ -236,7 +238,8 @@ class Speculator:
         """
         counts = [(len(turn.draft), turn.n_accepted) for turn, _, _ in guesses.tried]
         if counts:
-            true = rows - sum(n_guessed - n_accepted for n_guessed, n_accepted in counts)
+            true = rows - guesses.background_rows
+            true -= sum(n_guessed - n_accepted for n_guessed, n_accepted in counts)
             came = min(1.5, max(0.5, true / seconds / guesses.expected_pace))
             self._trust += TRUST_RATE * (came - self._trust)
         else:
@@ -284,7 +287,7 @@ class Speculator:
     ) -> None:
         chances = sorted((one for _, _, guess in found for one in guess.chances), reverse=True)
         usable = chances[: step.tokens_left]
-        least, added.expected_pace = self._least_chance(step.n_tokens, usable, many)
+        least, added.expected_pace = self._least_chance(step, usable, many)
         for turn, guesser, guess in found:
             count = sum(chance >= least for chance in guess.chances)
             guesser.promise = guess.chances[:count]
@@ -342,12 +345,12 @@ class Speculator:
         if not chances:
             return 0
         if not draft.costs.are_known:
-            added.expected_pace = added.expected_pace or self._pace_to_beat(step.n_tokens)
+            added.expected_pace = added.expected_pace or self._pace_to_beat(step)
             return 2
         rows = step.n_tokens
         each_s = draft.costs.seconds(len(chances))
-        worth = rows + sum(guess.worth(len(turn.draft)) for turn, _, guess in added.tried)
-        best_pace, best = added.expected_pace or self._pace_to_beat(rows), 0
+        worth = step.n_counted + sum(guess.worth(len(turn.draft)) for turn, _, guess in added.tried)
+        best_pace, best = added.expected_pace or self._pace_to_beat(step), 0
         powers = [1.0] * len(chances)
         n_guessed = sum(len(turn.draft) for turn in step.turns)
         for length in range(1, self._most + 1):
@@ -360,28 +363,29 @@ class Speculator:
                 best = length
         return best
 
-    def _pace_to_beat(self, rows: int, gain: float = MIN_GAIN) -> float:
-        return gain / self._trust * rows / self.costs.seconds(rows)
+    def _pace_to_beat(self, step: Step, gain: float = MIN_GAIN) -> float:
+        return gain / self._trust * step.n_counted / self.costs.seconds(step.n_tokens)
 
-    def _could_pay(self, rows: int) -> bool:
+    def _could_pay(self, step: Step) -> bool:
         """Whether even an almost certain guess would be worth its row."""
-        return self.costs.are_known and self._tokens_of_a_row(rows) < WORTHLESS
+        return self.costs.are_known and self._tokens_of_a_row(step) < WORTHLESS
 
-    def _tokens_of_a_row(self, rows: int) -> float:
+    def _tokens_of_a_row(self, step: Step) -> float:
         """Tokens that a step of this size gives in the time that one more row takes."""
+        rows = step.n_tokens
         now = self.costs.seconds(rows)
-        return rows * (self.costs.seconds(rows + 4) - now) / (4 * now)
+        return step.n_counted * (self.costs.seconds(rows + 4) - now) / (4 * now)
 
-    def _least_chance(self, rows: int, chances: list[float], many: bool) -> tuple[float, float]:
+    def _least_chance(self, step: Step, chances: list[float], many: bool) -> tuple[float, float]:
         """The lowest chance worth a row, and the tokens per second that this promises.
 
         Returns (2, 0) if no guess is worth its row. ``chances`` fall. With ``many`` sequences a
         step with guesses begins later than one without. Rows that are no guesses count as a token
-        each, so that guesses do not slow prompts.
+        each, so that guesses do not slow prompts; rows of the background beside others do not.
         """
-        worth = float(rows)
+        rows, worth = step.n_tokens, float(step.n_counted)
         wait_s, gain = (self._wait_s, MIN_GAIN_OF_MANY) if many else (0.0, MIN_GAIN)
-        best_pace, least, expected = self._pace_to_beat(rows, gain), 2.0, 0.0
+        best_pace, least, expected = self._pace_to_beat(step, gain), 2.0, 0.0
         for count, chance in enumerate(chances, start=1):
             worth += chance
             pace = worth / (self.costs.seconds(rows + count) + wait_s)

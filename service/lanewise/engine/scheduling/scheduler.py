@@ -136,12 +136,17 @@ class Scheduler:
             budget.spend_on(sequence)
         if not preempted:
             admitted += self._admit(budget)
+        tokens, n_turns, rows = budget.tokens, len(budget.turns), 0
         if len(self.running) > n_others or self.waiting.is_background:
             self._background.add(budget, self.running, held, self.work_of(budget.turns))
             if not preempted:
                 admitted += self._admit(budget, background=True)
+            # What the background may have is no limit for the guesses of others.
+            rows = sum(turn.count for turn in budget.turns[n_turns:])
+            budget.tokens = max(0, tokens - rows)
+        gone = preempted + gave_way
         turns = by_adapter(budget.turns)
-        return Step(turns, preempted + gave_way, admitted, budget.tokens, budget.logits)
+        return Step(turns, gone, admitted, budget.tokens, budget.logits, rows if n_turns else 0)
 
     def _held_back(self) -> Collection[Scheduled]:
         """Decoding sequences that this step leaves out, as their grammars would take too long."""
