@@ -4,10 +4,11 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from lanewise.engine.base.request import GenerationRequest, SamplingParams
+from lanewise.engine.base.request import BACKGROUND, GenerationRequest, SamplingParams
 from lanewise.engine.base.stream import EngineError
 from lanewise.runtime import DRAWN_BEFORE, Sampled
 from scheduling import counts, scheduler, sequence
@@ -117,6 +118,18 @@ def test_a_step_that_fails_takes_the_one_begun_behind_it_along_and_no_other_requ
     assert [tokens(one[0]) for one in served] == wanted
     assert runner.n_begun > 20
     assert metric(engine, "lanewise_step_errors_total") > 0
+
+
+def test_steps_that_nobody_waits_for_are_not_begun_ahead(start):
+    """Who comes meanwhile would wait for two of them."""
+    engine, runner = start()
+    later = [replace(one, priority=BACKGROUND) for one in mixed_requests(6)]
+
+    async def together():
+        return await asyncio.gather(*[outputs_of(engine, one) for one in later])
+
+    assert all(tokens(one[0]) for one in asyncio.run(together()))
+    assert runner.n_begun == 0
 
 
 @pytest.mark.parametrize("most_begun", [0, 5])

@@ -51,6 +51,13 @@ class Step:
         return sum(turn.count for turn in self.turns)
 
     @property
+    def is_background(self) -> bool:
+        """Whether all of it is in the background."""
+        return not self.background_rows and all(
+            turn.sequence.request.is_background for turn in self.turns
+        )
+
+    @property
     def n_counted(self) -> int:
         """Of these rows, those whose pace guesses must not slow."""
         return self.n_tokens - self.background_rows

@@ -29,7 +29,7 @@ def rows_alone(pacer: Pacer | None, n_decodes: int, context: int) -> int:
     """Rows of a step without others: a request that comes meanwhile waits for one short step."""
     if pacer is None or not pacer.cost.is_known:
         return MAX_CHUNK
-    within = pacer.cost.rows_within(pacer.target_s, Work(), context)
+    within = pacer.cost.rows_within(pacer.target_s / 2, Work(), context)
     return max(ALONE_ROWS, n_decodes + TILE, within)
 
 

@@ -120,6 +120,8 @@ class Stepper:
             return None
         if self.last_s < self._min_ahead_s or self._is_own(step):
             return None
+        if step.is_background:
+            return None  # a request that comes meanwhile would wait for two steps
         if self._speculator is not None and self._speculator.wants(step, self._guesser_of):
             return None
         return self._ahead if can_run_ahead(step, self._jobs) else None
