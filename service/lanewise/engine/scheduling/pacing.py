@@ -230,3 +230,8 @@ class Pacer:
             within = self.cost.rows_within(AIM * self.target_s, others, context, least_s)
         least = -(-(decodes.rows + MIN_CHUNK) // TILE) * TILE - decodes.rows
         return max(least - n_before, within)
+
+    def spare_guesses(self, decodes: Work, n_rows: int) -> int:
+        """How many guesses fit beside the decodes of a step that has ``n_rows`` with them."""
+        context = decodes.attended // max(1, decodes.rows)
+        return max(0, self.spare_tokens(decodes, context) - (n_rows - decodes.rows))

@@ -78,8 +78,7 @@ class Scheduler:
         self._room = Room(pool, self.blocks, self._shares)
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Scheduled] = []  # by priority, then in the order they were admitted
-        # Preemption in favour of a waiting sequence is considered when a sequence came or left, and
-        # every few steps.
+        # Whether a waiting sequence has a right to start is asked after changes and every few steps.
         self._has_changed, self._look_again_at = False, 0
 
     def add(self, sequence: Scheduled) -> None:
@@ -144,9 +143,8 @@ class Scheduler:
             # What the background may have is no limit for the guesses of others.
             rows = sum(turn.count for turn in budget.turns[n_turns:])
             budget.tokens = max(0, tokens - rows)
-        gone = preempted + gave_way
-        turns = by_adapter(budget.turns)
-        return Step(turns, gone, admitted, budget.tokens, budget.logits, rows if n_turns else 0)
+        turns, gone, behind = by_adapter(budget.turns), preempted + gave_way, rows if n_turns else 0
+        return Step(turns, gone, admitted, budget.tokens, budget.logits, behind)
 
     def _held_back(self) -> Collection[Scheduled]:
         """Decoding sequences that this step leaves out, as their grammars would take too long."""
@@ -201,13 +199,10 @@ class Scheduler:
 
     def pace_drafts(self, step: Step) -> None:
         """Leave to guesses what a step of its decodes can spare, less the prompts that it has."""
-        if self._pacer is None:
-            return
-        decodes = [turn for turn in step.turns if turn.ends_in_draw and turn.count == 1]
-        work = self.work_of(decodes)
-        context = work.attended // max(1, work.rows)
-        spare = self._pacer.spare_tokens(work, context) - (step.n_tokens - work.rows)
-        step.tokens_left = min(step.tokens_left, max(0, spare))
+        if self._pacer is not None:
+            decodes = [turn for turn in step.turns if turn.ends_in_draw and turn.count == 1]
+            spare = self._pacer.spare_guesses(self.work_of(decodes), step.n_tokens)
+            step.tokens_left = min(step.tokens_left, spare)
 
     @property
     def may_guess(self) -> bool:
