@@ -78,7 +78,7 @@ class Scheduler:
         self._room = Room(pool, self.blocks, self._shares)
         self.waiting = WaitingQueue(self._shares)
         self.running: list[Scheduled] = []  # by priority, then in the order they were admitted
-        # Whether a waiting sequence has a right to start is asked after changes and every few steps.
+        # Whether one that waits has a right to start is asked after changes and every few steps.
         self._has_changed, self._look_again_at = False, 0
 
     def add(self, sequence: Scheduled) -> None:
