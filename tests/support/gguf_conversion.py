@@ -55,3 +55,10 @@ def split_granite(arrays: Arrays, config: Config) -> Arrays:
         else:
             found[name] = array
     return found
+
+
+def bias_of_choice(arrays: Arrays, config: Config) -> Arrays:
+    """The bias of the choice of experts as one that belongs to a module."""
+    del config
+    name = "e_score_correction"
+    return {key.replace(f"{name}_bias", f"{name}.bias"): array for key, array in arrays.items()}
