@@ -176,6 +176,9 @@ static void test_layers(void) {
     SPOILT((f->activation = LW_XIELU, f->limit = 1), "layer 0 FFN: alpha is 0");
     f = &good.layers[1].ffn;
     SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
+    SPOILT(f->latent_size = 33, "layer 1 FFN: latent_size is 33, must be a multiple of 32");
+    SPOILT(f->latent_size = 96, "layer 1 FFN: latent_size is 96, must be 0 to 64");
+    SPOILT((f->latent_size = 32, f->bias = 1), "latent_size is 32, must be a multiple of 32, and 0 with biases");
     SPOILT((f->ungated = 1, f->activation = LW_CLAMPED), "layer 1 FFN: activation is 1, which needs a gate");
     SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
     SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");

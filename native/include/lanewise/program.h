@@ -33,9 +33,9 @@ typedef enum lw_role {
     LW_ROUTER = 25,              // (n_experts, hidden_size), F32, F16 or BF16
     LW_ROUTER_BIAS = 26,         // (1, n_experts)
     LW_ROUTER_CHOICE_BIAS = 27,  // (1, n_experts)
-    LW_EXPERTS_GATE = 28,        // (n_experts * size, hidden_size)
+    LW_EXPERTS_GATE = 28,        // (n_experts * size, latent_size if above 0, else hidden_size)
     LW_EXPERTS_UP = 29,
-    LW_EXPERTS_DOWN = 30,       // (n_experts * hidden_size, size)
+    LW_EXPERTS_DOWN = 30,       // (n_experts * (latent_size if above 0, else hidden_size), size)
     LW_EXPERTS_GATE_BIAS = 31,  // (1, n_experts * size)
     LW_EXPERTS_UP_BIAS = 32,
     LW_EXPERTS_DOWN_BIAS = 33,  // (1, n_experts * hidden_size)
@@ -115,7 +115,10 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM = 91,  // (1, 3 * side * side), and the bias
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
-    LW_ROLE_COUNT = 94
+    // Experts with a latent_size, L, once per layer:
+    LW_EXPERTS_IN = 94,   // (L, hidden_size)
+    LW_EXPERTS_OUT = 95,  // (hidden_size, L)
+    LW_ROLE_COUNT = 96
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -274,6 +277,10 @@ typedef struct lw_ffn_config {
     // EXPERTS_RESULT_NORM(sum of the others)). Needs result_norms, LW_IN_TURN and a shared expert without a gate;
     // biases are refused.
     uint32_t own_norms;
+    // 0, or the experts but the shared one work in a space of this size: they read LW_EXPERTS_IN x, their weighted sum
+    // goes through LW_EXPERTS_OUT, and that is added to x after the shared expert's result. A multiple of 32, at most
+    // hidden_size. Biases and own_norms are refused.
+    uint32_t latent_size;
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {

@@ -76,7 +76,7 @@ class Read:
 def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: Read) -> Floats:
     """What the chosen experts give, without the shared one."""
     routes = route(ffn, weights[Role.ROUTER], vectors, read.router)
-    x = read.experts
+    x = read.experts @ weights[Role.EXPERTS_IN].T if ffn.latent_size else read.experts
     out = np.zeros_like(x)
     stacks = {role: stack_of(ffn, weights[role]) for role in roles_of(ffn, STACKED)}
     for expert, tokens, shares in by_expert(ffn, routes):
@@ -92,7 +92,7 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: 
         out[tokens] += shares[:, None] * product
     if ffn.down_bias:
         out += vectors[Role.FFN_DOWN_BIAS]
-    return out
+    return out @ weights[Role.EXPERTS_OUT].T if ffn.latent_size else out
 
 
 def shared(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Floats) -> Floats:

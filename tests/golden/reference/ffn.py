@@ -74,12 +74,15 @@ def with_own_norms(
 def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
     """The sum over the experts of one token, and the margin of their choice."""
     chosen, weights, margin = route(c, own, x)
-    total = np.zeros(len(x))
+    read = own[Role.EXPERTS_IN] @ x if c.latent_size else x
+    total = np.zeros(len(read))
     for expert, weight in zip(chosen, weights, strict=True):
-        gate = product(c, own, Role.EXPERTS_GATE, expert, x) if c.gated else None
-        up = product(c, own, Role.EXPERTS_UP, expert, x)
+        gate = product(c, own, Role.EXPERTS_GATE, expert, read) if c.gated else None
+        up = product(c, own, Role.EXPERTS_UP, expert, read)
         inner = activate(c, gate, up)
         total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
+    if c.latent_size:
+        total = own[Role.EXPERTS_OUT] @ total
     if c.shared_size:
         gate = own[Role.SHARED_GATE] @ x if c.gated else None
         inner = activate(c, gate, own[Role.SHARED_UP] @ x)

@@ -222,6 +222,9 @@ class Experts:
     # sum of the other experts, are normalized before they are added. Experts' weights are
     # multiplied by a number of each expert, last.
     own_norms: bool = False
+    # Experts but the shared one read a projection of x of this size, and the weighted sum of their
+    # results goes through a second one; 0: not. Without biases and own_norms.
+    latent_size: int = 0
 
 
 FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
