@@ -231,6 +231,8 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
         attention = replace(attention, qkv_clip=float(np.float32(rng.uniform(0.3, 2))))
     if attention is not None and plain_residual and rng.random() < 0.2:
         attention = replace(attention, qk_norm=str(rng.choice(["turned", "layer"])))
+    if attention is not None and (attention.output_gate or attention.head_gate):
+        attention = replace(attention, gate_softplus=bool(rng.random() < 0.4))
     if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:
         ffn = random_ffn(rng, bias=not layer.result_norms)
     biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))

@@ -128,6 +128,7 @@ static void test_layers(void) {
     SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
     SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
     SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(a->gate_softplus = 1, "layer 1: gate_softplus is 1, must be 0");
     SPOILT(a->qkv_clip = -1, "layer 1: qkv_clip is -1");
     SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0");
     SPOILT(a->kv_layer = 1, "layer 1: kv_layer is 1, must be 0");

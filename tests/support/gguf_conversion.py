@@ -15,6 +15,7 @@ class Conversion:
     """How one family's files become a GGUF file."""
 
     arch: str
+    named_as: str = ""  # an architecture that gguf-py knows, where it lacks this one
     permuted: bool = False  # rows of Q and K
     reshape: Callable[[Arrays, Config], Arrays] = lambda arrays, config: arrays
     metadata: Callable[[Config], Mapping[str, Any]] = field(default=lambda config: {})

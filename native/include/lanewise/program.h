@@ -169,6 +169,7 @@ typedef struct lw_attention_config {
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
     uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
                                  // one such number
+    uint32_t gate_softplus;      // 1: by softplus, ln(1 + exp(LW_ATTN_GATE x)); only with an output_gate
     float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights

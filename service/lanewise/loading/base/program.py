@@ -66,6 +66,7 @@ class Attention:
     position_scale: tuple[float, int] | None = None
     output_gate: bool = False  # results are multiplied by the sigmoid of a projection
     head_gate: bool = False  # the same with one number for each head; not beside output_gate
+    gate_softplus: bool = False  # softplus instead of sigmoid, of either gate
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
     values_are_keys: bool = False  # V equals K before K's norm and RoPE
     value_norm: bool = False  # RMSNorm over each head of V, without weights
