@@ -54,7 +54,6 @@ def program(file: ModelFile) -> ModelConfig:
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Rename tensors, split heads, stack experts; drop the multi-token prediction layers."""
     tensors.drop_layers_from(config.n_layers)
-    tensors.rename("model.word_embeddings.weight", tensors.usual(Role.TOKEN_EMBEDDING))
     stack_routed_experts(tensors, config)
     rows = qkv_rows(config.heads)
     for number in range(config.n_layers):
