@@ -20,12 +20,14 @@ def minimax_metadata(config: Config) -> dict[str, Any]:
 
 
 def granite_swa_metadata(config: Config) -> dict[str, Any]:
-    kinds = config["layer_types"]
-    return granite_metadata(config) | {
-        "attention.sliding_window": config["sliding_window"],
-        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in kinds],
-        "attention.rope_pattern": [theta != 0 for theta in config["layer_rope_theta"]],
-    }
+    return (
+        granite_metadata(config)
+        | pattern_metadata(config)
+        | {
+            "attention.sliding_window": config["sliding_window"],
+            "attention.rope_pattern": [theta != 0 for theta in config["layer_rope_theta"]],
+        }
+    )
 
 
 def granitemoe_swa_metadata(config: Config) -> dict[str, Any]:
@@ -72,10 +74,14 @@ def kinds_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def pattern_metadata(config: Config) -> dict[str, Any]:
+    kinds = config["layer_types"]
+    pattern = [kind == "sliding_attention" for kind in kinds]
+    return {"attention.sliding_window_pattern": pattern}
+
+
 def mellum_metadata(config: Config) -> dict[str, Any]:
-    pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
-    more = {"attention.sliding_window_pattern": pattern}
-    return expert_metadata(config) | kinds_metadata(config) | more
+    return expert_metadata(config) | kinds_metadata(config) | pattern_metadata(config)
 
 
 def laguna_metadata(config: Config) -> dict[str, Any]:
@@ -93,6 +99,10 @@ def laguna_metadata(config: Config) -> dict[str, Any]:
             "leading_dense_block_count": config["mlp_layer_types"].count("dense"),
         }
     )
+
+
+def laguna_odd_metadata(config: Config) -> dict[str, Any]:
+    return laguna_metadata(config) | pattern_metadata(config)
 
 
 def laguna_values_metadata(config: Config) -> dict[str, Any]:
@@ -143,6 +153,7 @@ MIXTURES: dict[str, Conversion] = {
     "mellum": Conversion("mellum", named_as="qwen3moe", metadata=mellum_metadata),
     "laguna": Conversion("laguna", metadata=laguna_metadata, **LAGUNA),
     "laguna_values": Conversion("laguna", metadata=laguna_values_metadata, **LAGUNA),
+    "laguna_odd": Conversion("laguna", metadata=laguna_odd_metadata, **LAGUNA),
     "granite_swa": Conversion(
         "granite_swa",
         named_as="granite",
@@ -158,3 +169,4 @@ MIXTURES: dict[str, Conversion] = {
         metadata=granitemoe_swa_metadata,
     ),
 }
+MIXTURES["minimax_m2_odd"] = MIXTURES["minimax_m2"]
