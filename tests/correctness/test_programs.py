@@ -273,8 +273,14 @@ def with_own_norms(rng: np.random.Generator, layer: Layer) -> Layer:
 def with_latents(rng: np.random.Generator, config: ModelConfig, layer: Layer) -> Layer:
     """Experts in a space of their own in some of the layers that can have them."""
     ffn = layer.ffn
+    if isinstance(ffn, Gated) and ffn.activation == "silu" and not config.per_layer_size:
+        limit = float(np.float32(rng.choice([0, 0.5])))
+        return replace(layer, ffn=replace(ffn, activation="capped", limit=limit))
     if not isinstance(ffn, Experts) or ffn.own_norms or rng.random() < 0.5:
         return layer
+    if ffn.activation == "silu" and ffn.gated and not config.per_layer_size:
+        limits = {"limit": 0.25, "shared_limit": float(rng.choice([0, 0.5]))}
+        return replace(layer, ffn=replace(ffn, activation="capped", **limits))
     size = 32 * int(rng.integers(1, config.hidden_size // 32 + 1))
     return replace(layer, ffn=replace(ffn, bias=False, down_bias=False, latent_size=size))
 

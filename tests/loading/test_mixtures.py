@@ -53,6 +53,7 @@ def with_a_guessing_layer(arrays: Arrays, name: str) -> Arrays:
         ("minimax_m2", "model.layers.2.eh_proj.weight"),
         ("bailing_moe", "model.layers.3.eh_proj.weight"),
         ("mellum", "mtp.layers.0.self_attn.q_proj.weight"),
+        ("step3p7", "model.layers.5.eh_proj.weight"),
     ],
 )
 def test_layers_that_guess_further_tokens_are_left_out(
@@ -61,6 +62,30 @@ def test_layers_that_guess_further_tokens_are_left_out(
     model = family_model(name)
     more = replace(model, tensors=with_a_guessing_layer(model.tensors, tensor))
     check_same(write_case(name, tmp_path / "hf"), write_model(more, tmp_path / "m", CASES[name]))
+
+
+def test_the_language_model_of_a_wrapped_step(tmp_path: Path) -> None:
+    """Under the names of transformers, with its tower."""
+    model = family_model("step3p7")
+    text = {key: value for key, value in CASES["step3p7"].items() if key != "architectures"}
+    config = {"model_type": "step3p7", "text_config": text | {"model_type": "step3p5"}}
+    own = write_model(model, tmp_path / "own", config | {"tie_word_embeddings": False})
+    check_same(write_case("step3p7", tmp_path / "hf"), own)
+
+
+def test_steps_angles_by_kind_or_by_layer(tmp_path: Path) -> None:
+    changes = {"rope_theta": None, "partial_rotary_factors": None}
+    scaled = {
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 32.0,
+    }
+    scaled |= {"original_max_position_embeddings": 64}
+    full = {"rope_theta": 5000000.0, "partial_rotary_factor": 0.5} | scaled
+    kinds = {"full_attention": full, "sliding_attention": {"rope_theta": 10000.0}}
+    by_kind = write_case("step3p7", tmp_path / "kinds", **changes, rope_parameters=kinds)
+    check_same(write_case("step3p7", tmp_path / "layers", rope_scaling=scaled), by_kind)
 
 
 def test_lings_layers_that_guess_are_counted_in_gguf(tmp_path: Path) -> None:
@@ -83,6 +108,8 @@ def test_lings_layers_that_guess_are_counted_in_gguf(tmp_path: Path) -> None:
         ("laguna", {"moe_router_logit_softcapping": 5.0}, "moe_router_logit_softcapping is 5.0;"),
         ("laguna", {"num_attention_heads_per_layer": [4, 6]}, "is [4, 6]; 5 numbers of heads"),
         ("granite_swa", {"layer_rope_theta": [1.0, -1]}, "layer_rope_theta is [1.0, -1]; 5 times"),
+        ("step3p7", {"swiglu_limits": [1.0, -1.0]}, "swiglu_limits is [1.0, -1.0]; 5 values"),
+        ("step3p7", {"layer_types": ["full"] * 5}, "5 times 'full_attention' or"),
         ("granite_swa", {"sliding_window": None}, "sliding_window is None; a whole number"),
     ],
 )

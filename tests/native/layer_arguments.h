@@ -170,7 +170,8 @@ static void test_layers(void) {
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
-    SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
+    SPOILT(f->activation = (lw_activation)10, "layer 1 FFN: activation is 10");
+    SPOILT(f->shared_limit = 1, "layer 1 FFN: shared_limit is 1, must be 0");
     SPOILT(f->activation = LW_CLAMPED, "layer 1 FFN: limit is 0");
     SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
     SPOILT((f = &good.layers[0].ffn)->activation = LW_XIELU, "layer 0 FFN: limit is 0");

@@ -146,10 +146,58 @@ def bailing_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def step_metadata(config: Config) -> dict[str, Any]:
+    """Layers without a window turn half of the dimensions that the file says."""
+    n = config["num_hidden_layers"]
+    kinds = config["layer_types"][:n]
+    windowed = [kind == "sliding_attention" for kind in kinds]
+    other = config["attention_other_setting"]["num_attention_heads"]
+    return expert_metadata(config) | {
+        "attention.head_count": [other if w else config["num_attention_heads"] for w in windowed],
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": windowed,
+        "rope.freq_base": config["rope_theta"][0],
+        "rope.freq_base_swa": config["rope_theta"][1],
+        "rope.dimension_count": config["head_dim"],
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config["moe_router_scaling_factor"],
+        "expert_shared_feed_forward_length": config["share_expert_dim"],
+        "swiglu_clamp_exp": config["swiglu_limits"][:n],
+        "swiglu_clamp_shexp": config["swiglu_limits_shared"][:n],
+    }
+
+
+def step_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Norms one larger; gates, experts and their bias by the names of the file."""
+    del config
+    names = {
+        "self_attn.g_proj.weight": "attn_gate.weight",
+        "moe.gate.weight": "ffn_gate_inp.weight",
+        "moe.router_bias": "exp_probs_b.bias",
+        "moe.gate_proj.weight": "ffn_gate_exps.weight",
+        "moe.up_proj.weight": "ffn_up_exps.weight",
+        "moe.down_proj.weight": "ffn_down_exps.weight",
+        "share_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+        "share_expert.up_proj.weight": "ffn_up_shexp.weight",
+        "share_expert.down_proj.weight": "ffn_down_shexp.weight",
+    }
+    found: Arrays = {}
+    for name, array in arrays.items():
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        if "vision" in name or "projector" in name:
+            continue
+        if name.endswith("norm.weight"):
+            array = array + np.float32(1)
+        found[f"blk.{layer}.{names[rest]}" if rest in names else name] = array
+    return found
+
+
 LAGUNA = {"named_as": "dots1", "reshape": laguna_arrays}
 MIXTURES: dict[str, Conversion] = {
     "minimax_m2": Conversion("minimax-m2", reshape=bias_of_choice, metadata=minimax_metadata),
     "bailing_moe": Conversion("bailingmoe2", reshape=bailing_arrays, metadata=bailing_metadata),
+    "step3p7": Conversion("step35", reshape=step_arrays, metadata=step_metadata),
     "mellum": Conversion("mellum", named_as="qwen3moe", metadata=mellum_metadata),
     "laguna": Conversion("laguna", metadata=laguna_metadata, **LAGUNA),
     "laguna_values": Conversion("laguna", metadata=laguna_values_metadata, **LAGUNA),

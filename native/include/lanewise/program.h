@@ -238,7 +238,8 @@ typedef enum lw_activation {
     LW_RELU_SQUARED = 7,  // max(g, 0)^2
     // alpha * g^2 + g / 2 if g is above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2; not of experts. xIELU
     // (Apertus): alpha is its positive parameter, limit its negative one.
-    LW_XIELU = 8
+    LW_XIELU = 8,
+    LW_CAPPED = 9  // silu(g), at most limit, times u in -limit .. limit; limit 0 = none; gated kinds only
 } lw_activation;
 
 // How a router turns its logits, one for each expert, into a choice and weights.
@@ -257,7 +258,7 @@ typedef struct lw_ffn_config {
     uint32_t bias;       // 1: gate, up and down have biases, also in experts
     uint32_t down_bias;  // 1: down has a bias, whatever `bias` says; experts without biases add it to their sum
     lw_activation activation;
-    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only
+    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
     // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // experts chosen for each token, at most 64
@@ -271,6 +272,7 @@ typedef struct lw_ffn_config {
     float divisor_extra, divisor_least;
     float scale;           // factor of the weights, applied last
     uint32_t shared_size;  // of the shared expert, which every token uses; a multiple of 32; 0 = none
+    float shared_limit;    // limit of the shared expert; LW_CAPPED only
     uint32_t shared_gate;  // 1: the shared result is multiplied by sigmoid(LW_SHARED_ROUTER x)
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
     // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared expert FFN_NORM(x). The weight of an

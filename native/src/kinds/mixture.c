@@ -70,7 +70,8 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
                     .runs_done = e->runs_done + index * e->most_runs,
                     .cuts = {1, group->rows},
                     .run = lw_run_of(group->rows),
-                    .quantized = lw_reads_codes(w, shared ? &layer->down : &layer->experts_down)};
+                    .quantized = lw_reads_codes(w, shared ? &layer->down : &layer->experts_down),
+                    .limit = shared ? layer->config.ffn.shared_limit : layer->config.ffn.limit};
     const lw_matrix *gate = shared ? &layer->gate : &layer->experts_gate,
                     *up = shared ? &layer->up : &layer->experts_up;
     const float* up_bias = shared || layer->up_bias == NULL ? NULL : layer->up_bias + group->expert * size;

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts
-from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
+from lanewise_quantizer.fit.experts import SHARED, activate, of_shared, roles_of, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward
 from lanewise_quantizer.fit.layer import (
     BY_HEAD,
@@ -256,7 +256,7 @@ def _shared(run: Run, x: Floats, beside: Floats | None) -> list[Floats]:
 
     def inner_of(x: Floats, matrices: list[Floats]) -> Floats:
         *gate, up = (x @ one.T for one in matrices)
-        return activate(ffn, gate[0] if gate else None, up)
+        return activate(of_shared(ffn), gate[0] if gate else None, up)
 
     moment = moment_of(x, beside)
     made = [

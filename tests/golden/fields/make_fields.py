@@ -61,6 +61,44 @@ BY_HAND: dict[str, dict[str, Any]] = {
         "use_qkv_bias": False,
         "vocab_size": 30592,
     },
+    "step3p7": {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attention_other_setting": None,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 11264,
+        "layer_types": None,
+        "max_position_embeddings": 128000,
+        "mlp_bias": False,
+        "mlp_layer_types": None,
+        "moe_intermediate_size": 1280,
+        "moe_layers_enum": None,
+        "moe_num_experts": None,
+        "moe_router_scaling_factor": 1.0,
+        "moe_top_k": None,
+        "n_routed_experts": 288,
+        "num_attention_groups": None,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 45,
+        "num_key_value_heads": 8,
+        "num_sliding_attention_heads": None,
+        "pad_token_id": 1,
+        "partial_rotary_factors": None,
+        "query_pre_attn_scalar": None,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": None,
+        "rope_scaling": None,
+        "rope_theta": None,
+        "share_expert_dim": 1280,
+        "share_expert_dims": None,
+        "sliding_window": None,
+        "swiglu_limits": None,
+        "swiglu_limits_shared": None,
+        "vocab_size": 128815,
+    },
     "minicpm": {
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -84,6 +122,8 @@ BY_HAND: dict[str, dict[str, Any]] = {
         "vocab_size": 32000,
     },
 }
+
+BY_HAND["step3p5"] = BY_HAND["step3p7"]  # the language model's own name
 
 Table = dict[str, dict[str, Any]]
 

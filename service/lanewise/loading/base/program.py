@@ -172,9 +172,9 @@ class Gated:
 
     size: int
     bias: bool = False  # of gate, up and down
-    activation: str = "silu"  # one of FFN_CURVES
+    activation: str = "silu"  # one of FFN_CURVES, or "capped"
     down_bias: bool = False  # of down only; gate and up have none
-    limit: float = 0.0  # of "xielu"
+    limit: float = 0.0  # of "xielu" and "capped"
     alpha: float = 0.0  # of "xielu"
 
 
@@ -211,9 +211,10 @@ class Experts:
     denominator_eps: float = 0.0  # ... plus this
     denominator_least: float = 0.0  # ... which is at least this
     scale: float = 1.0  # of the weights, after all that
-    activation: str = "silu"  # one of CURVES, or "clamped" if gated
-    limit: float = 0.0  # of "clamped"
+    activation: str = "silu"  # one of CURVES, or "clamped" or "capped" if gated
+    limit: float = 0.0  # of "clamped" and "capped"
     alpha: float = 0.0  # of "clamped"
+    shared_limit: float = 0.0  # of "capped": that of the shared expert
     bias: bool = False  # of all experts' matrices
     down_bias: bool = False  # one for all experts, added to their weighted sum
     shared_size: int = 0  # size of the shared expert; 0: none
@@ -242,8 +243,9 @@ ROUTERS = ("softmax", "top_softmax", "sigmoid")
 # 0, else limit (exp(min(x, -1e-6)) - 1 - x) + x / 2.
 CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
 FFN_CURVES = (*CURVES, "xielu")
-# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
-ACTIVATIONS = (*CURVES, "clamped")
+# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit);
+# or min(silu(g), limit) * u', where a limit of 0 is none, also of gated FFNs.
+ACTIVATIONS = (*CURVES, "clamped", "capped")
 
 
 @dataclass(frozen=True)

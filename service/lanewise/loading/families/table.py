@@ -71,6 +71,7 @@ from lanewise.loading.families import (
     smollm3,
     stablelm,
     starcoder2,
+    step3p7,
     xlm_roberta,
     youtu,
 )
@@ -109,6 +110,7 @@ FAMILIES: tuple[Family, ...] = (
     bailing_moe.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
+    step3p7.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
     arcee.FAMILY,
@@ -179,6 +181,7 @@ OTHER_NAMES = {
     "gemma4_unified_text": gemma4.FAMILY,
     "bailing_moe_v2": bailing_moe.FAMILY,
     "kimi_k2": deepseek_v3.FAMILY,
+    "step3p5": step3p7.FAMILY,
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
     "qwen3_vl_text": qwen3.FAMILY,

@@ -33,6 +33,7 @@ TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
     "vision_embedder",
     *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
+    "vit_large_projector",
     *(
         "connector",
         "mm_projector",
