@@ -88,6 +88,12 @@ def test_steps_angles_by_kind_or_by_layer(tmp_path: Path) -> None:
     check_same(write_case("step3p7", tmp_path / "layers", rope_scaling=scaled), by_kind)
 
 
+def test_a_limit_of_a_gguf_file_may_be_that_of_all_layers(tmp_path: Path) -> None:
+    keys = {"swiglu_clamp_exp": 0.5}
+    file = write_gguf(family_model("step3p7"), tmp_path / "m.gguf", keys)
+    check_same(write_case("step3p7", tmp_path / "hf", swiglu_limits=[0.5] * 5), file)
+
+
 def test_lings_layers_that_guess_are_counted_in_gguf(tmp_path: Path) -> None:
     model = family_model("bailing_moe")
     keys = {"block_count": 4, "nextn_predict_layers": 1}
@@ -125,6 +131,8 @@ def test_what_cannot_be_computed_is_refused(
     ("name", "reason"),
     [
         ("mimo_v2_flash", "values have another size than keys"),
+        ("muse_glimmer_text", "its embedding goes through a norm"),
+        ("bailing_hybrid", "it has layers with a recurrent state"),
         ("llama4_text", "its attention sees chunks of the text"),
         ("gemma3n_text", "it has several residual streams"),
     ],

@@ -176,7 +176,11 @@ def ffns_of(file: ModelFile, n_layers: int) -> list[Gated | Experts]:
 
 def limits_of(file: ModelFile, key: str, n_layers: int) -> list[float]:
     """Return the limit of each layer's activation; 0 is none."""
-    values = [value or 0 for value in values_of(file, key, n_layers) or [0] * n_layers]
+    given = file.raw(key)
+    listed = given if isinstance(given, list) else [given] * n_layers  # GGUF: one number for all
+    values = [value or 0 for value in listed[:n_layers]]
+    if len(values) < n_layers:
+        raise file.fail(key, f"{n_layers} values")
     if not all(type(value) in (int, float) and value >= 0 for value in values):
         raise file.fail(key, f"{n_layers} numbers, 0 for no limit,")
     return [round_to_f32(value) for value in values]

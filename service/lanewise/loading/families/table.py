@@ -161,7 +161,7 @@ STATES, ENCODER, DECODED = (
 REASONS = {
     STATES: (
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
-        *("kimi_linear", "kimi-linear", "plamo2"),
+        *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
     ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
@@ -170,6 +170,9 @@ REASONS = {
     ),
     "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
+    "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
+        *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
+    ),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
     ),
