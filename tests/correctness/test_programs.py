@@ -180,7 +180,7 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
         one.ffn is not None and one.ffn.activation not in ("clamped", "xielu") for one in changed
     )
     has_inputs = usual and norm == "rms" and plain_residual and rng.random() < 0.5
-    return replace(
+    made = replace(
         config,
         per_layer_size=int(rng.integers(1, 40)) if has_inputs else 0,
         norm=norm,
@@ -190,6 +190,7 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
         output_bias=bool(rng.random() < 0.4),
         logit_softcap=float(np.float32(rng.uniform(1, 9))) if rng.random() < 0.3 else 0.0,
     )
+    return replace(made, layers=tuple(with_latents(rng, made, one) for one in made.layers))
 
 
 def with_other_heads(
@@ -230,6 +231,8 @@ def further_layer(rng: np.random.Generator, layer: Layer, plain_residual: bool) 
         attention = replace(attention, qkv_clip=float(np.float32(rng.uniform(0.3, 2))))
     if attention is not None and plain_residual and rng.random() < 0.2:
         attention = replace(attention, qk_norm=str(rng.choice(["turned", "layer"])))
+    if attention is not None and (attention.output_gate or attention.head_gate):
+        attention = replace(attention, gate_softplus=bool(rng.random() < 0.4))
     if isinstance(ffn, Gated | Plain) and rng.random() < 0.5:
         ffn = random_ffn(rng, bias=not layer.result_norms)
     biases = ffn is not None and (ffn.bias or ffn.down_bias or isinstance(ffn, Experts))
@@ -265,6 +268,21 @@ def with_own_norms(rng: np.random.Generator, layer: Layer) -> Layer:
         attention = replace(attention, output_bias=False)
     ways = {"result_norms": True, "no_input_norms": False, "wiring": "in_turn"}
     return replace(layer, attention=attention, ffn=ffn, **ways)
+
+
+def with_latents(rng: np.random.Generator, config: ModelConfig, layer: Layer) -> Layer:
+    """Experts in a space of their own in some of the layers that can have them."""
+    ffn = layer.ffn
+    if isinstance(ffn, Gated) and ffn.activation == "silu" and not config.per_layer_size:
+        limit = float(np.float32(rng.choice([0, 0.5])))
+        return replace(layer, ffn=replace(ffn, activation="capped", limit=limit))
+    if not isinstance(ffn, Experts) or ffn.own_norms or rng.random() < 0.5:
+        return layer
+    if ffn.activation == "silu" and ffn.gated and not config.per_layer_size:
+        limits = {"limit": 0.25, "shared_limit": float(rng.choice([0, 0.5]))}
+        return replace(layer, ffn=replace(ffn, activation="capped", **limits))
+    size = 32 * int(rng.integers(1, config.hidden_size // 32 + 1))
+    return replace(layer, ffn=replace(ffn, bias=False, down_bias=False, latent_size=size))
 
 
 def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:

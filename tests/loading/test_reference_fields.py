@@ -228,7 +228,7 @@ def test_every_published_config_is_read_or_its_type_is_not_supported() -> None:
         assert (is_of_others and is_of_others[1] not in KNOWN) or PARTS_NOT_SUPPORTED in error, (
             error
         )
-    assert read >= 67
+    assert read >= 80
 
 
 def test_a_wrapper_leaves_out_what_its_text_models_class_says() -> None:

@@ -67,7 +67,11 @@ def check_same(one: Path, other: Path) -> None:
         ("granitemoehybrid", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0; a whole"),
         ("granitemoehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias is True; false (these"),
         ("nemotron_h", {"use_bias": True}, "use_bias is True; false (these biases are not"),
-        ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size is 32; null (experts in a"),
+        (
+            "nemotron_h_latent",
+            {"moe_latent_size": 48},
+            "FFN: latent_size is 48, must be a",
+        ),
         ("nemotron_h_moe", {"n_shared_experts": 2}, "n_shared_experts is 2; 1 is needed"),
         ("nemotron_h_moe", {"moe_intermediate_size": 48}, "FFN: size 48, shared_size 64 and"),
         ("nemotron_h", {"hybrid_override_pattern": "M?*-MM"}, "hybrid_override_pattern is 'M?*"),
@@ -110,7 +114,7 @@ def test_what_cannot_be_a_program_is_explained(
         ("nemotron_h", {"feed_forward_length": 96}, "feed_forward_length is 96; 6 numbers"),
         ("nemotron_h", {"feed_forward_length": [0, -1] * 3}, "feed_forward_length is -1; a whole"),
         ("nemotron_h", {"ssm.group_count": 5}, "ssm.inner_size is 96; a multiple of 6 and 5"),
-        ("nemotron_h_moe", {"moe_latent_size": 32}, "moe_latent_size is 32; no such key (experts"),
+        ("nemotron_h_latent", {"moe_latent_size": 96}, "FFN: latent_size is 96, must be 0 to 64"),
         ("nemotron_h_moe", {"expert_gating_func": 1}, "expert_gating_func is 1; 2 is needed"),
     ],
 )
@@ -251,6 +255,20 @@ def test_layers_that_guess_further_tokens_are_left_out_of_gguf(tmp_path: Path) -
     arrays = gguf_arrays(model) | {"blk.4.nextn.eh_proj.weight": np.zeros((4, 4), np.float32)}
     longer = write_gguf(model, tmp_path / "longer.gguf", keys, arrays)
     check_same(write_gguf(model, tmp_path / "m.gguf"), longer)
+
+
+def test_nemotrons_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    """A GGUF file counts them, with heads of their own; a directory has them in a folder."""
+    model = family_model("nemotron_h_latent")
+    heads = {"attention.head_count_kv": [0, 0, 2, 0, 0, 0, 2]}
+    sizes = {"feed_forward_length": [0, 96, 0, 96, 0, 96, 0]}
+    keys = heads | sizes | {"block_count": 7, "nextn_predict_layers": 1}
+    arrays = gguf_arrays(model) | {"blk.6.nextn.eh_proj.weight": np.zeros((4, 4), np.float32)}
+    longer = write_gguf(model, tmp_path / "longer.gguf", keys, arrays)
+    check_same(write_gguf(model, tmp_path / "m.gguf"), longer)
+    more = model.tensors | {"mtp.layers.0.eh_proj.weight": np.zeros((4, 4), np.float32)}
+    longer = write_model(replace(model, tensors=more), tmp_path / "longer")
+    check_same(write_model(model, tmp_path / "hf"), longer)
 
 
 def test_a_granite_without_states_is_loaded_too(tmp_path: Path) -> None:

@@ -242,16 +242,19 @@ static void load_gated(lw_model* model, const variant* v, const lw_ffn_config* c
 }
 
 static void load_experts(lw_model* model, const variant* v, const lw_ffn_config* c, uint32_t l) {
-    const uint32_t h = v->hidden, n = c->n_experts, shared = c->shared_size;
+    const uint32_t h = v->hidden, n = c->n_experts, shared = c->shared_size, latent = c->latent_size;
+    const uint32_t width = latent > 0 ? latent : h;
     const lw_role norms[] = {LW_ROUTER_NORM, LW_EXPERTS_NORM, LW_SHARED_RESULT_NORM, LW_EXPERTS_RESULT_NORM};
     for (size_t i = 0; i < 4; ++i) load_vector(model, norms[i], l, h, 1.0f, c->own_norms);
     load_vector(model, LW_ROUTER_SCALES, l, n, 1.0f, c->own_norms);
     load(model, LW_ROUTER, l, l == 0 ? LW_F32 : LW_BF16, n, h, 0.5f, 0);
     load_vector(model, LW_ROUTER_BIAS, l, n, 0.3f, c->router_bias);
     load_vector(model, LW_ROUTER_CHOICE_BIAS, l, n, 0.3f, c->choice_bias);
-    if (!c->ungated) load(model, LW_EXPERTS_GATE, l, matrix_type(v, 4), n * c->size, h, 0.2f, 0);
-    load(model, LW_EXPERTS_UP, l, matrix_type(v, 5), n * c->size, h, 0.2f, 0);
-    load(model, LW_EXPERTS_DOWN, l, matrix_type(v, 6), n * h, c->size, 0.2f, 0);
+    if (latent > 0) load(model, LW_EXPERTS_IN, l, matrix_type(v, 3), latent, h, 0.2f, 0);
+    if (!c->ungated) load(model, LW_EXPERTS_GATE, l, matrix_type(v, 4), n * c->size, width, 0.2f, 0);
+    load(model, LW_EXPERTS_UP, l, matrix_type(v, 5), n * c->size, width, 0.2f, 0);
+    load(model, LW_EXPERTS_DOWN, l, matrix_type(v, 6), n * width, c->size, 0.2f, 0);
+    if (latent > 0) load(model, LW_EXPERTS_OUT, l, matrix_type(v, 2), h, latent, 0.2f, 0);
     load_vector(model, LW_EXPERTS_GATE_BIAS, l, n * c->size, 0.1f, c->bias && !c->ungated);
     load_vector(model, LW_EXPERTS_UP_BIAS, l, n * c->size, 0.1f, c->bias);
     load_vector(model, LW_FFN_DOWN_BIAS, l, h, 0.1f, c->down_bias);

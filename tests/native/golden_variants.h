@@ -33,6 +33,7 @@ enum {
     SSDS,
     BOTH,
     UNGATED_EXPERTS,
+    LATENT_EXPERTS,
     BESIDE,
     CAPPED,
     OTHER_HEADS,
@@ -85,6 +86,10 @@ static const variant variants[] = {
      UNGATED_EXPERTS},
     {"f32 ungated experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
      UNGATED_EXPERTS},
+    {"q4_0 latent experts", LW_Q4_0, LW_Q8_0, 288, 160, 6, 2, 48, 0, true, false, false, false, false, LW_F16, NULL,
+     LATENT_EXPERTS},
+    {"f32 latent experts", LW_F32, LW_F32, 96, 64, 4, 1, 18, 0, true, false, false, false, false, LW_F32, NULL,
+     LATENT_EXPERTS},
     {"q8_0 odd ones", LW_Q8_0, LW_Q8_0, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, NULL,
      ODD_ONES},
     {"q4_0 short convolution", LW_Q4_0, LW_Q8_0, 288, 352, 6, 2, 48, 0, true, false, true, false, false, LW_F16, NULL,
@@ -166,7 +171,13 @@ static lw_ffn_config experts_of(const variant* v, uint32_t layer) {
                        .n_groups = 1,
                        .groups_used = 1,
                        .scale = 1};
-    if (v->layers == UNGATED_EXPERTS) {
+    if (v->layers == LATENT_EXPERTS) {
+        c.ungated = layer == 0;
+        c.activation = layer == 0 ? LW_RELU_SQUARED : LW_SILU;
+        c.latent_size = layer == 0 ? 2 * v->hidden / 3 : v->hidden;
+        c.renormalize = 1;
+        c.shared_size = layer == 0 ? 96 : 0;
+    } else if (v->layers == UNGATED_EXPERTS) {
         c.ungated = 1;
         c.bias = v->bias;
         c.down_bias = !v->bias;
@@ -233,7 +244,8 @@ static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config
 static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out) {
     lw_attention_config* a = &out->attention;
     if (v->layers >= SHORT_CONVS && v->layers <= BOTH) change_state_layer(v, layer, out);
-    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS || v->layers == UNGATED_EXPERTS)
+    if (v->layers == EXPERTS || v->layers == SINKS_AND_EXPERTS || v->layers == UNGATED_EXPERTS ||
+        v->layers == LATENT_EXPERTS)
         out->ffn = experts_of(v, layer);
     if (v->layers == SINKS_AND_EXPERTS) {
         a->window = layer == 0 ? 24 : 0;

@@ -128,6 +128,7 @@ static void test_layers(void) {
     SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
     SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
     SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(a->gate_softplus = 1, "layer 1: gate_softplus is 1, must be 0");
     SPOILT(a->qkv_clip = -1, "layer 1: qkv_clip is -1");
     SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0");
     SPOILT(a->kv_layer = 1, "layer 1: kv_layer is 1, must be 0");
@@ -169,13 +170,17 @@ static void test_layers(void) {
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
-    SPOILT(f->activation = (lw_activation)9, "layer 1 FFN: activation is 9");
+    SPOILT(f->activation = (lw_activation)10, "layer 1 FFN: activation is 10");
+    SPOILT(f->shared_limit = 1, "layer 1 FFN: shared_limit is 1, must be 0");
     SPOILT(f->activation = LW_CLAMPED, "layer 1 FFN: limit is 0");
     SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
     SPOILT((f = &good.layers[0].ffn)->activation = LW_XIELU, "layer 0 FFN: limit is 0");
     SPOILT((f->activation = LW_XIELU, f->limit = 1), "layer 0 FFN: alpha is 0");
     f = &good.layers[1].ffn;
     SPOILT(f->ungated = 2, "layer 1 FFN: ungated is 2");
+    SPOILT(f->latent_size = 33, "layer 1 FFN: latent_size is 33, must be a multiple of 32");
+    SPOILT(f->latent_size = 96, "layer 1 FFN: latent_size is 96, must be 0 to 64");
+    SPOILT((f->latent_size = 32, f->bias = 1), "latent_size is 32, must be a multiple of 32, and 0 with biases");
     SPOILT((f->ungated = 1, f->activation = LW_CLAMPED), "layer 1 FFN: activation is 1, which needs a gate");
     SPOILT(f->n_experts = 0, "layer 1 FFN: n_experts is 0");
     SPOILT(f->n_experts = 4097, "layer 1 FFN: n_experts is 4097");

@@ -15,9 +15,16 @@ import gguf
 import numpy as np
 
 from family_models import Arrays, FamilyModel
-from gguf_conversion import Conversion, expert_metadata, granite_metadata, split_granite
+from gguf_conversion import (
+    Conversion,
+    bias_of_choice,
+    expert_metadata,
+    granite_metadata,
+    split_granite,
+)
 from gguf_dense import DENSE
 from gguf_latent import LATENT
+from gguf_mixtures import MIXTURES
 from gguf_states import STATES
 from gguf_values import add_value, interleave, write_out
 from gguf_wired import WIRED
@@ -143,13 +150,6 @@ def phi_factors(arrays: Arrays, config: Config) -> Arrays:
     return arrays | factors
 
 
-def bias_of_choice(arrays: Arrays, config: Config) -> Arrays:
-    """The bias of the choice of experts as one that belongs to a module."""
-    del config
-    name = "e_score_correction"
-    return {key.replace(f"{name}_bias", f"{name}.bias"): array for key, array in arrays.items()}
-
-
 CONVERSIONS: dict[str, Conversion] = STATES | {
     "llama": Conversion("llama", permuted=True),
     "llama_yarn": Conversion("llama", permuted=True),
@@ -178,7 +178,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-CONVERSIONS |= DENSE | WIRED | LATENT
+CONVERSIONS |= DENSE | WIRED | LATENT | MIXTURES
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[variant.rpartition("_")[0]]
 GGUF_CASES = tuple(CONVERSIONS)
@@ -218,7 +218,8 @@ def gguf_arrays(model: FamilyModel) -> Arrays:
     """The tensors by the names of the GGUF file."""
     conversion, config = CONVERSIONS[model.name], model.config
     arrays = stacked(conversion.reshape(model.tensors, config))
-    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.arch)
+    known = conversion.named_as or conversion.arch
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(arch, n_layers_of(config))
     found: Arrays = {}
     for name, array in arrays.items():

@@ -15,6 +15,7 @@ class Conversion:
     """How one family's files become a GGUF file."""
 
     arch: str
+    named_as: str = ""  # an architecture that gguf-py knows, where it lacks this one
     permuted: bool = False  # rows of Q and K
     reshape: Callable[[Arrays, Config], Arrays] = lambda arrays, config: arrays
     metadata: Callable[[Config], Mapping[str, Any]] = field(default=lambda config: {})
@@ -55,3 +56,10 @@ def split_granite(arrays: Arrays, config: Config) -> Arrays:
         else:
             found[name] = array
     return found
+
+
+def bias_of_choice(arrays: Arrays, config: Config) -> Arrays:
+    """The bias of the choice of experts as one that belongs to a module."""
+    del config
+    name = "e_score_correction"
+    return {key.replace(f"{name}_bias", f"{name}.bias"): array for key, array in arrays.items()}

@@ -157,9 +157,11 @@ def nemotron_moe_metadata(config: Config) -> dict[str, Any]:
     sizes = [
         config["moe_intermediate_size"] * (kind == "moe") for kind in config["layers_block_type"]
     ]
+    latent = config.get("moe_latent_size")
     return (
         nemotron_metadata(config)
         | expert_metadata(config)
+        | ({"moe_latent_size": latent} if latent else {})
         | {
             "feed_forward_length": sizes,
             "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
@@ -177,6 +179,8 @@ def nemotron_moe_arrays(arrays: Arrays, config: Config) -> Arrays:
     found: Arrays = {}
     for name, array in mamba_arrays(arrays, config).items():
         name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+        if ".mixer.fc" in name:
+            name = name.replace("model.", "backbone.")
         if ".mixer.experts." in name:
             name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
         found[name] = array
@@ -263,6 +267,12 @@ STATES: dict[str, Conversion] = {
         "nemotron_h", permuted=True, reshape=mamba_arrays, metadata=nemotron_metadata
     ),
     "nemotron_h_moe": Conversion(
+        "nemotron_h_moe",
+        permuted=True,
+        reshape=nemotron_moe_arrays,
+        metadata=nemotron_moe_metadata,
+    ),
+    "nemotron_h_latent": Conversion(
         "nemotron_h_moe",
         permuted=True,
         reshape=nemotron_moe_arrays,

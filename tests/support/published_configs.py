@@ -13,7 +13,7 @@ from typing import Any
 Config = dict[str, Any]
 
 FOLDER = Path(__file__).parents[1] / "data" / "configs"
-DECODERS = ("parts", "states", "families", "dense", "wired", "latent")
+DECODERS = ("parts", "states", "families", "dense", "wired", "latent", "mixtures")
 VOCAB, CONTEXT = 256, 256  # of part SIZES
 
 

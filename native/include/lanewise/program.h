@@ -33,9 +33,9 @@ typedef enum lw_role {
     LW_ROUTER = 25,              // (n_experts, hidden_size), F32, F16 or BF16
     LW_ROUTER_BIAS = 26,         // (1, n_experts)
     LW_ROUTER_CHOICE_BIAS = 27,  // (1, n_experts)
-    LW_EXPERTS_GATE = 28,        // (n_experts * size, hidden_size)
+    LW_EXPERTS_GATE = 28,        // (n_experts * size, latent_size if above 0, else hidden_size)
     LW_EXPERTS_UP = 29,
-    LW_EXPERTS_DOWN = 30,       // (n_experts * hidden_size, size)
+    LW_EXPERTS_DOWN = 30,       // (n_experts * (latent_size if above 0, else hidden_size), size)
     LW_EXPERTS_GATE_BIAS = 31,  // (1, n_experts * size)
     LW_EXPERTS_UP_BIAS = 32,
     LW_EXPERTS_DOWN_BIAS = 33,  // (1, n_experts * hidden_size)
@@ -115,7 +115,10 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM = 91,  // (1, 3 * side * side), and the bias
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
-    LW_ROLE_COUNT = 94
+    // Experts with a latent_size, L, once per layer:
+    LW_EXPERTS_IN = 94,   // (L, hidden_size)
+    LW_EXPERTS_OUT = 95,  // (hidden_size, L)
+    LW_ROLE_COUNT = 96
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -166,6 +169,7 @@ typedef struct lw_attention_config {
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
     uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
                                  // one such number
+    uint32_t gate_softplus;      // 1: by softplus, ln(1 + exp(LW_ATTN_GATE x)); only with an output_gate
     float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
@@ -234,7 +238,8 @@ typedef enum lw_activation {
     LW_RELU_SQUARED = 7,  // max(g, 0)^2
     // alpha * g^2 + g / 2 if g is above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2; not of experts. xIELU
     // (Apertus): alpha is its positive parameter, limit its negative one.
-    LW_XIELU = 8
+    LW_XIELU = 8,
+    LW_CAPPED = 9  // silu(g), at most limit, times u in -limit .. limit; limit 0 = none; gated kinds only
 } lw_activation;
 
 // How a router turns its logits, one for each expert, into a choice and weights.
@@ -253,7 +258,7 @@ typedef struct lw_ffn_config {
     uint32_t bias;       // 1: gate, up and down have biases, also in experts
     uint32_t down_bias;  // 1: down has a bias, whatever `bias` says; experts without biases add it to their sum
     lw_activation activation;
-    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only
+    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
     // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // experts chosen for each token, at most 64
@@ -267,6 +272,7 @@ typedef struct lw_ffn_config {
     float divisor_extra, divisor_least;
     float scale;           // factor of the weights, applied last
     uint32_t shared_size;  // of the shared expert, which every token uses; a multiple of 32; 0 = none
+    float shared_limit;    // limit of the shared expert; LW_CAPPED only
     uint32_t shared_gate;  // 1: the shared result is multiplied by sigmoid(LW_SHARED_ROUTER x)
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
     // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared expert FFN_NORM(x). The weight of an
@@ -274,6 +280,10 @@ typedef struct lw_ffn_config {
     // EXPERTS_RESULT_NORM(sum of the others)). Needs result_norms, LW_IN_TURN and a shared expert without a gate;
     // biases are refused.
     uint32_t own_norms;
+    // 0, or the experts but the shared one work in a space of this size: they read LW_EXPERTS_IN x, their weighted sum
+    // goes through LW_EXPERTS_OUT, and that is added to x after the shared expert's result. A multiple of 32, at most
+    // hidden_size. Biases and own_norms are refused.
+    uint32_t latent_size;
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {

@@ -7,6 +7,7 @@
 #include "kinds/attend.h"
 
 #include "kinds/stages.h"
+#include "ops/math.h"
 
 // The largest number of splits over which the tokens seen by one tile can spread.
 static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
@@ -187,6 +188,15 @@ static void quantize_result(lw_worker* w, const lw_activations* x, const lw_tile
     }
 }
 
+// Multiplies n values by the softplus of n numbers, or all by that of one number.
+static void pass_softplus(float* values, const float* gate, size_t n, bool one) {
+    float factor = one ? (float)lw_softplus((double)*gate) : 0;
+    for (size_t i = 0; i < n; ++i) {
+        if (!one) factor = (float)lw_softplus((double)gate[i]);
+        values[i] *= factor;
+    }
+}
+
 // Multiplies columns first .. first + n - 1 of a tile's results by the output gate.
 static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
     const lw_attention_config* c = &layer->config.attention;
@@ -195,9 +205,16 @@ static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, 
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
         float* values = own->attn + row * outputs + first;
         const float* gate = own->gate + row * layer->attn_gate.rows;
-        if (c->output_gate == 1) w->ops->sigmoid_mul(values, gate + first, values, n);
+        if (c->output_gate == 1 && c->gate_softplus)
+            pass_softplus(values, gate + first, n, false);
+        else if (c->output_gate == 1)
+            w->ops->sigmoid_mul(values, gate + first, values, n);
         float* same = w->scratch;  // the head's gate value, repeated
         for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
+            if (c->gate_softplus) {
+                pass_softplus(values + i, gate + (first + i) / head, head, true);
+                continue;
+            }
             for (size_t k = 0; k < head; ++k) same[k] = gate[(first + i) / head];
             w->ops->sigmoid_mul(values + i, same, values + i, head);
         }

@@ -64,6 +64,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "qkv_bias", c->qkv_bias));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "output_gate", c->output_gate, 0, 2));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "gate_softplus", c->gate_softplus, 0, c->output_gate > 0));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "alibi", c->alibi, 0, 2));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, 2));

@@ -1,6 +1,8 @@
 // FFNs without experts, gated and plain (ffn.h).
 #include "kinds/ffn.h"
 
+#include <math.h>
+
 #include "graph/observe.h"
 #include "kinds/kind.h"
 
@@ -25,12 +27,15 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS || !c->bias));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "own_norms", c->own_norms, 0, c->kind == LW_FFN_EXPERTS));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
-    const lw_activation last = c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
+    const bool capped = c->activation == LW_CAPPED;
+    const lw_activation last = capped ? LW_CAPPED : c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : last));
+    if ((capped || c->activation == LW_CLAMPED) && (c->kind == LW_FFN_PLAIN || c->ungated))
+        return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
+                       (int)c->activation);
+    if (capped) LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, 0, 1e6));
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "shared_limit", (double)c->shared_limit, 0, capped ? 1e6 : 0));
     if (c->activation == LW_CLAMPED) {
-        if (c->kind == LW_FFN_PLAIN || c->ungated)
-            return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
-                           (int)c->activation);
         LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));
         LW_RETURN_IF_FAILED(lw_check_number(&at, "alpha", (double)c->alpha, 1e-3, 1e3));
     }
@@ -106,13 +111,25 @@ static void multiply_panel(const lw_gate_up* g, size_t run, lw_rows rows, size_t
     lw_matmul_charge(&self, p, &g->in, rows, panel);
 }
 
+// gate = gate, at most limit, times up in -limit .. limit; a limit of 0 is none.
+static void cap(float* gate, const float* up, size_t n, float limit) {
+    if (limit == 0) limit = INFINITY;
+    for (size_t i = 0; i < n; ++i) {
+        const float g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
+        gate[i] = g * (u < -limit ? -limit : u);
+    }
+}
+
 static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, size_t n) {
     const lw_ffn_config* c = g->config;
     if (g->gate_bias != NULL) lw_add_vector(gate, g->gate_bias + first, n);
     if (g->up_bias != NULL) lw_add_vector(up, g->up_bias + first, n);
     if (c->activation == LW_CLAMPED)
         g->w->ops->clamped_swiglu(gate, gate, up, n, c->limit, c->alpha);
-    else if (c->activation == LW_XIELU)
+    else if (c->activation == LW_CAPPED) {
+        g->w->ops->activate(gate, gate, NULL, n, LW_SILU);
+        cap(gate, up, n, g->limit);
+    } else if (c->activation == LW_XIELU)
         g->w->ops->xielu(gate, gate, g->matrices == 2 ? up : NULL, n, c->limit, c->alpha);
     else if (c->activation == LW_SILU && g->matrices == 2)
         g->w->ops->silu_mul(gate, gate, up, n);
@@ -201,7 +218,8 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
                     .runs_done = ((const ffn_own*)w->s->of_kind[LW_KIND_FFN])->run_panels_done,
                     .cuts = lw_cut_rows(w->rows, panels, w->s->threads),
                     .run = lw_run_of(w->rows),
-                    .quantized = lw_reads_codes(w, &layer->down)};
+                    .quantized = lw_reads_codes(w, &layer->down),
+                    .limit = layer->config.ffn.limit};
     if (!plain) {
         g.gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE);
         g.up = up;

@@ -23,6 +23,7 @@ typedef struct lw_gate_up {
     lw_cuts cuts;
     size_t run;      // segments in a run
     bool quantized;  // down reads codes
+    float limit;     // of LW_CAPPED
 } lw_gate_up;
 
 // Number of segments in a run. With few rows runs are long: each switch between gate and up costs a wait for weights.

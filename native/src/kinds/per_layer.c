@@ -11,10 +11,10 @@ static lw_status check_per_layer(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "n_layers * per_layer_size", (uint64_t)model->n_layers * size, 0,
                                        size > 0 ? 1 << 24 : 0));
     const lw_ffn_config* f = &model->layers[layer].ffn;
-    if (size > 0 && (f->kind == LW_FFN_NONE || f->activation == LW_CLAMPED || f->activation == LW_XIELU))
+    if (size > 0 && (f->kind == LW_FFN_NONE || f->activation == LW_CLAMPED || f->activation >= LW_XIELU))
         return lw_fail(LW_ERR_ARGUMENT,
-                       "model config: layer %u: per_layer_size is %u, it must have an FFN without a clamped or xIELU"
-                       " activation",
+                       "model config: layer %u: per_layer_size is %u, it must have an FFN without a clamped, capped or"
+                       " xIELU activation",
                        layer, size);
     return LW_OK;
 }

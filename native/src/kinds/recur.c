@@ -125,12 +125,6 @@ static void convolve_block(lw_worker* w, const lw_layer* layer, uint32_t index, 
     lw_charge_row(w, LW_OP_CONVOLVE, 2 * (rows.n + rows.accepted) * block.n, 0);
 }
 
-// ln(1 + exp(x))
-static double softplus(double x) {
-    if (x > 36) return x;
-    return x < -700 ? 0 : lw_log(1 + lw_exp(x));
-}
-
 static double bounded_exp(double x) { return x < -700 ? 0 : lw_exp(x < 700 ? x : 700); }
 
 // Turns the products of one row into the decays of its heads, in place. Also computes beta (gated delta rule) or the
@@ -149,7 +143,7 @@ static void weigh_heads(lw_worker* w, const lw_layer* layer, size_t row) {
             atomic_store(&w->step->non_finite, true);
             return;
         }
-        const double d = softplus(a);
+        const double d = lw_softplus(a);
         decay[h] = (float)bounded_exp(rate * d);
         beta[h] = delta ? (float)(1 / (1 + bounded_exp(-(double)beta[h]))) : (float)d;
     }

@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 24 };
+enum { LW_LAYER_MATRICES = 26 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
@@ -25,6 +25,7 @@ typedef struct lw_layer {
             lw_matrix per_layer_gate, per_layer_out;
             lw_matrix mtp_projection;
             lw_matrix router;
+            lw_matrix experts_in, experts_out;
             lw_matrix experts_gate, experts_up, experts_down;  // all experts, stacked
         };
         lw_matrix matrices[LW_LAYER_MATRICES];

@@ -62,3 +62,8 @@ void lw_sincos(double x, double* sine, double* cosine) {
             break;
     }
 }
+
+double lw_softplus(double x) {
+    if (!(x <= 36)) return x;  // NaN, too
+    return x < -700 ? 0 : lw_log(1 + lw_exp(x));
+}

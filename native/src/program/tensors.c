@@ -93,7 +93,8 @@ bool lw_is_of_dense(lw_role role) {
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS;
+           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS || role == LW_EXPERTS_IN ||
+           role == LW_EXPERTS_OUT;
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -177,9 +178,11 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ROUTER,
                                       LW_ROUTER_BIAS,
                                       LW_ROUTER_CHOICE_BIAS,
+                                      LW_EXPERTS_IN,
                                       LW_EXPERTS_GATE,
                                       LW_EXPERTS_UP,
                                       LW_EXPERTS_DOWN,
+                                      LW_EXPERTS_OUT,
                                       LW_EXPERTS_GATE_BIAS,
                                       LW_EXPERTS_UP_BIAS,
                                       LW_EXPERTS_DOWN_BIAS,

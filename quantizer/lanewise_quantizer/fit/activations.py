@@ -51,6 +51,12 @@ def silu(gate: Floats, up: Floats) -> Floats:
     return gate
 
 
+def capped(gate: Floats, up: Floats, limit: float) -> Floats:
+    """min(silu(gate), limit) times up within the limit; 0 is none."""
+    most = np.float32(limit or np.inf)
+    return np.asarray(np.minimum(gate * sigmoid(gate), most) * np.clip(up, -most, most))
+
+
 def relu_squared(x: Floats) -> Floats:
     """max(x, 0)^2."""
     positive = np.maximum(x, np.float32(0))

@@ -67,10 +67,10 @@ class Attending:
         q = self.heads(x, Role.ATTN_Q, weights[Role.ATTN_Q], vectors)
         k, v = self.keys_and_values(x, weights, vectors, stored)
         out = self.mixed(q, k, v, vectors)
-        if kind.output_gate:
-            out *= sigmoid(x @ weights[Role.ATTN_GATE].T)
-        if kind.head_gate:
-            out *= sigmoid(x @ weights[Role.ATTN_GATE].T).repeat(kind.head_dim, axis=-1)
+        if kind.output_gate or kind.head_gate:
+            gate = x @ weights[Role.ATTN_GATE].T
+            gate = np.logaddexp(np.float32(0), gate) if kind.gate_softplus else sigmoid(gate)
+            out *= gate.repeat(kind.head_dim, axis=-1) if kind.head_gate else gate
         return out
 
     def latent_queries(self, x: Floats, weights: Matrices, vectors: Vectors) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts
-from lanewise_quantizer.fit.experts import SHARED, activate, roles_of, route, shared_part
+from lanewise_quantizer.fit.experts import SHARED, activate, of_shared, roles_of, route, shared_part
 from lanewise_quantizer.fit.forward import Floats, Forward
 from lanewise_quantizer.fit.layer import (
     BY_HEAD,
@@ -211,26 +211,39 @@ def _experts(run: Run) -> None:
     ffn, router = vectors.layer.ffn, run.whole(Role.ROUTER)
     assert isinstance(ffn, Experts)
 
-    def rows_of(states: States, like: Rows | None) -> tuple[Rows, Floats]:
-        read = forward.read_by_experts(states.x, vectors)
-        routes = route(ffn, router, vectors.of, read.router)
-        return Rows(ffn, read.experts, routes, None if like is None else like.fitted), read.shared
-
-    rows, always = rows_of(before.x, None)
-    beside = always_beside = None
-    if before.y is not None:
-        beside, always_beside = rows_of(before.y, rows)
+    read = [forward.read_by_experts(states.x, vectors) for states in before.both()]
+    inputs = [one.experts for one in read]
+    if ffn.latent_size:
+        inputs = _projected(run, Role.EXPERTS_IN, inputs)
+    rows: Rows | None = None
+    beside: Rows | None = None
+    for one, x in zip(read, inputs, strict=True):
+        routes = route(ffn, router, vectors.of, one.router)
+        if rows is None:
+            rows = Rows(ffn, x, routes, None)
+        else:
+            beside = Rows(ffn, x, routes, rows.fitted)
+    assert rows is not None
     parts = run.quantizer.parts
     quantize_experts(run.source, vectors.number, vectors.of, rows, beside, parts)
     products = [rows.out] if beside is None else [rows.out, beside.out]
+    if ffn.latent_size:
+        products = _projected(run, Role.EXPERTS_OUT, products)
     if ffn.shared_size:
-        both = _shared(run, always, always_beside)
+        both = _shared(run, read[0].shared, read[1].shared if beside is not None else None)
         products = [
             forward.together(product, other, vectors)
             for product, other in zip(products, both, strict=True)
         ]
     for states, product in zip(run.streams.both(), products, strict=True):
         forward.add(states.x, product.reshape(states.x.shape), Role.EXPERTS_DOWN, vectors)
+
+
+def _projected(run: Run, role: Role, inputs: list[Floats]) -> list[Floats]:
+    """Quantize a matrix; return what it gives for the first inputs, and unquantized for others."""
+    weights = run.whole(role)
+    made = run.quantized(role, weights, moment_of(*inputs))
+    return [x @ one.T for x, one in zip(inputs, (made, weights), strict=False)]
 
 
 def _shared(run: Run, x: Floats, beside: Floats | None) -> list[Floats]:
@@ -243,7 +256,7 @@ def _shared(run: Run, x: Floats, beside: Floats | None) -> list[Floats]:
 
     def inner_of(x: Floats, matrices: list[Floats]) -> Floats:
         *gate, up = (x @ one.T for one in matrices)
-        return activate(ffn, gate[0] if gate else None, up)
+        return activate(of_shared(ffn), gate[0] if gate else None, up)
 
     moment = moment_of(x, beside)
     made = [

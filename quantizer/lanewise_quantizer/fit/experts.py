@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts
-from lanewise_quantizer.fit.activations import activated, sigmoid, silu
+from lanewise_quantizer.fit.activations import activated, capped, sigmoid, silu
 
 Floats = npt.NDArray[np.float32]
 Vectors = Mapping[Role, Floats]
@@ -76,7 +76,7 @@ class Read:
 def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: Read) -> Floats:
     """What the chosen experts give, without the shared one."""
     routes = route(ffn, weights[Role.ROUTER], vectors, read.router)
-    x = read.experts
+    x = read.experts @ weights[Role.EXPERTS_IN].T if ffn.latent_size else read.experts
     out = np.zeros_like(x)
     stacks = {role: stack_of(ffn, weights[role]) for role in roles_of(ffn, STACKED)}
     for expert, tokens, shares in by_expert(ffn, routes):
@@ -92,14 +92,19 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: 
         out[tokens] += shares[:, None] * product
     if ffn.down_bias:
         out += vectors[Role.FFN_DOWN_BIAS]
-    return out
+    return out @ weights[Role.EXPERTS_OUT].T if ffn.latent_size else out
 
 
 def shared(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, x: Floats) -> Floats:
     """What the expert that all tokens go to gives for its rows x."""
     gate = x @ weights[Role.SHARED_GATE].T if ffn.gated else None
-    inner = activate(ffn, gate, x @ weights[Role.SHARED_UP].T)
+    inner = activate(of_shared(ffn), gate, x @ weights[Role.SHARED_UP].T)
     return shared_part(ffn, vectors, x, inner @ weights[Role.SHARED_DOWN].T)
+
+
+def of_shared(ffn: Experts) -> Experts:
+    """The same with the limit of the shared expert."""
+    return replace(ffn, limit=ffn.shared_limit) if ffn.activation == "capped" else ffn
 
 
 def by_expert(ffn: Experts, routes: Routes) -> Iterator[tuple[int, npt.NDArray[np.intp], Floats]]:
@@ -133,6 +138,8 @@ def activate(ffn: Experts, gate: Floats | None, up: Floats) -> Floats:
         return activated(ffn, up)
     if ffn.activation == "silu":
         return silu(gate, up)
+    if ffn.activation == "capped":
+        return capped(gate, up, ffn.limit)
     if ffn.activation != "clamped":
         return activated(ffn, gate) * up
     limit = np.float32(ffn.limit)

@@ -62,6 +62,8 @@ COSTS = {
     Role.FFN_DOWN: 1.2,
     # Taken to be as those of dense layers; a router keeps its type, and loses nothing.
     Role.ROUTER: 0.0,
+    Role.EXPERTS_IN: 1.0,
+    Role.EXPERTS_OUT: 1.2,
     Role.EXPERTS_GATE: 1.0,
     Role.EXPERTS_UP: 1.0,
     Role.EXPERTS_DOWN: 1.2,

@@ -33,6 +33,8 @@ MATRICES = frozenset(
         Role.FFN_GATE,
         Role.FFN_UP,
         Role.FFN_DOWN,
+        Role.EXPERTS_IN,
+        Role.EXPERTS_OUT,
         Role.EXPERTS_GATE,
         Role.EXPERTS_UP,
         Role.EXPERTS_DOWN,
@@ -61,9 +63,10 @@ DENSE = frozenset(
     {Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN, Role.PER_LAYER_GATE, Role.PER_LAYER_OUT}
 )
 SHARED = frozenset({Role.SHARED_GATE, Role.SHARED_UP, Role.SHARED_DOWN})
+LATENT_EXPERTS = frozenset({Role.EXPERTS_IN, Role.EXPERTS_OUT})
 EXPERTS = frozenset({Role.EXPERTS_GATE, Role.EXPERTS_UP, Role.EXPERTS_DOWN})
 # Parts of a model that may be held in types of their own; shared experts are dense.
-PARTS = {"attention": ATTENTION, "ffn": DENSE | SHARED, "experts": EXPERTS}
+PARTS = {"attention": ATTENTION, "ffn": DENSE | SHARED | LATENT_EXPERTS, "experts": EXPERTS}
 
 
 def held_bytes(checkpoint: Checkpoint, weights: str | None) -> int:

@@ -1,6 +1,7 @@
 """FFNs and experts of the definition, in float64."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,8 +22,15 @@ def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
-    result = ffn_curve(c, gate) * up @ own[Role.FFN_DOWN].T
+    inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
+    result = inner @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
+
+
+def capped(gate: Array, up: Array, limit: float) -> Array:
+    """min(silu(gate), limit) times up within the limit; 0 is none."""
+    limit = limit or np.inf
+    return np.asarray(np.minimum(gate * sigmoid(gate), limit) * np.clip(up, -limit, limit))
 
 
 def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
@@ -74,15 +82,19 @@ def with_own_norms(
 def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
     """The sum over the experts of one token, and the margin of their choice."""
     chosen, weights, margin = route(c, own, x)
-    total = np.zeros(len(x))
+    read = own[Role.EXPERTS_IN] @ x if c.latent_size else x
+    total = np.zeros(len(read))
     for expert, weight in zip(chosen, weights, strict=True):
-        gate = product(c, own, Role.EXPERTS_GATE, expert, x) if c.gated else None
-        up = product(c, own, Role.EXPERTS_UP, expert, x)
+        gate = product(c, own, Role.EXPERTS_GATE, expert, read) if c.gated else None
+        up = product(c, own, Role.EXPERTS_UP, expert, read)
         inner = activate(c, gate, up)
         total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
+    if c.latent_size:
+        total = own[Role.EXPERTS_OUT] @ total
     if c.shared_size:
         gate = own[Role.SHARED_GATE] @ x if c.gated else None
-        inner = activate(c, gate, own[Role.SHARED_UP] @ x)
+        of_shared = replace(c, limit=c.shared_limit) if c.activation == "capped" else c
+        inner = activate(of_shared, gate, own[Role.SHARED_UP] @ x)
         share = sigmoid(own[Role.SHARED_ROUTER].ravel() @ x) if c.shared_gate else 1.0
         total += share * (own[Role.SHARED_DOWN] @ inner)
     if c.down_bias:
@@ -102,6 +114,8 @@ def activate(c: Experts, gate: Array | None, up: Array) -> Array:
     """What goes into the down projection."""
     if gate is None:
         return curve(c.activation, up)
+    if c.activation == "capped":
+        return capped(gate, up, c.limit)
     if c.activation != "clamped":
         return curve(c.activation, gate) * up
     gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)

@@ -218,10 +218,10 @@ def attention(
         total = terms.sum(axis=1, keepdims=True) + np.exp(sink - largest)
         out[:, head] = terms / total @ v[:, head // group]
     values = out.reshape(n, -1)
-    if c.output_gate:
-        values = values * sigmoid(x @ own[Role.ATTN_GATE].T)
-    if c.head_gate:
-        values = values * np.repeat(sigmoid(x @ own[Role.ATTN_GATE].T), c.head_dim, axis=1)
+    if c.output_gate or c.head_gate:
+        gate = x @ own[Role.ATTN_GATE].T
+        gate = np.logaddexp(0, gate) if c.gate_softplus else sigmoid(gate)
+        values = values * (np.repeat(gate, c.head_dim, axis=1) if c.head_gate else gate)
     result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
 

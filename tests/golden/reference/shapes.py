@@ -174,13 +174,16 @@ def shapes_of_gated(c: Gated | Plain, hidden: int) -> dict[Role, tuple[int, ...]
 
 def shapes_of_experts(c: Experts, hidden: int) -> dict[Role, tuple[int, ...]]:
     """Of one layer."""
+    width = c.latent_size or hidden
     shapes: dict[Role, tuple[int, ...]] = {
         Role.FFN_NORM: (hidden,),
         Role.ROUTER: (c.n, hidden),
-        Role.EXPERTS_GATE: (c.n * c.size, hidden),
-        Role.EXPERTS_UP: (c.n * c.size, hidden),
-        Role.EXPERTS_DOWN: (c.n * hidden, c.size),
+        Role.EXPERTS_GATE: (c.n * c.size, width),
+        Role.EXPERTS_UP: (c.n * c.size, width),
+        Role.EXPERTS_DOWN: (c.n * width, c.size),
     }
+    if c.latent_size:
+        shapes |= {Role.EXPERTS_IN: (width, hidden), Role.EXPERTS_OUT: (hidden, width)}
     if c.router_bias:
         shapes[Role.ROUTER_BIAS] = (c.n,)
     if c.choice_bias:

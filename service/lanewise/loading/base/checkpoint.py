@@ -133,6 +133,9 @@ class Role(IntEnum):
     PATCHES_INPUT_NORM = 91  # (3 * side**2,)
     PATCHES_INPUT_NORM_BIAS = 92
     PATCHES_NORM_BIAS = 93
+    # Of experts with a latent_size.
+    EXPERTS_IN = 94  # (latent_size, hidden_size)
+    EXPERTS_OUT = 95  # (hidden_size, latent_size)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.ROUTER: ("ffn_gate_inp.weight", "mlp.gate.weight"),
         Role.ROUTER_BIAS: ("ffn_gate_inp.bias", "mlp.gate.bias"),
         Role.ROUTER_CHOICE_BIAS: ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+        Role.EXPERTS_IN: ("ffn_latent_down.weight", "mlp.experts.in_proj.weight"),
+        Role.EXPERTS_OUT: ("ffn_latent_up.weight", "mlp.experts.out_proj.weight"),
         Role.EXPERTS_GATE: ("ffn_gate_exps.weight", "mlp.experts.gate_proj.weight"),
         Role.EXPERTS_UP: ("ffn_up_exps.weight", "mlp.experts.up_proj.weight"),
         Role.EXPERTS_DOWN: ("ffn_down_exps.weight", "mlp.experts.down_proj.weight"),

@@ -66,6 +66,7 @@ class Attention:
     position_scale: tuple[float, int] | None = None
     output_gate: bool = False  # results are multiplied by the sigmoid of a projection
     head_gate: bool = False  # the same with one number for each head; not beside output_gate
+    gate_softplus: bool = False  # softplus instead of sigmoid, of either gate
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
     values_are_keys: bool = False  # V equals K before K's norm and RoPE
     value_norm: bool = False  # RMSNorm over each head of V, without weights
@@ -171,9 +172,9 @@ class Gated:
 
     size: int
     bias: bool = False  # of gate, up and down
-    activation: str = "silu"  # one of FFN_CURVES
+    activation: str = "silu"  # one of FFN_CURVES, or "capped"
     down_bias: bool = False  # of down only; gate and up have none
-    limit: float = 0.0  # of "xielu"
+    limit: float = 0.0  # of "xielu" and "capped"
     alpha: float = 0.0  # of "xielu"
 
 
@@ -210,9 +211,10 @@ class Experts:
     denominator_eps: float = 0.0  # ... plus this
     denominator_least: float = 0.0  # ... which is at least this
     scale: float = 1.0  # of the weights, after all that
-    activation: str = "silu"  # one of CURVES, or "clamped" if gated
-    limit: float = 0.0  # of "clamped"
+    activation: str = "silu"  # one of CURVES, or "clamped" or "capped" if gated
+    limit: float = 0.0  # of "clamped" and "capped"
     alpha: float = 0.0  # of "clamped"
+    shared_limit: float = 0.0  # of "capped": that of the shared expert
     bias: bool = False  # of all experts' matrices
     down_bias: bool = False  # one for all experts, added to their weighted sum
     shared_size: int = 0  # size of the shared expert; 0: none
@@ -222,6 +224,9 @@ class Experts:
     # sum of the other experts, are normalized before they are added. Experts' weights are
     # multiplied by a number of each expert, last.
     own_norms: bool = False
+    # Experts but the shared one read a projection of x of this size, and the weighted sum of their
+    # results goes through a second one; 0: not. Without biases and own_norms.
+    latent_size: int = 0
 
 
 FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
@@ -238,8 +243,9 @@ ROUTERS = ("softmax", "top_softmax", "sigmoid")
 # 0, else limit (exp(min(x, -1e-6)) - 1 - x) + x / 2.
 CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
 FFN_CURVES = (*CURVES, "xielu")
-# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit).
-ACTIVATIONS = (*CURVES, "clamped")
+# curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit);
+# or min(silu(g), limit) * u', where a limit of 0 is none, also of gated FFNs.
+ACTIVATIONS = (*CURVES, "clamped", "capped")
 
 
 @dataclass(frozen=True)

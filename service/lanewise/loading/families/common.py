@@ -31,6 +31,7 @@ MROPE = ("mrope_section", "mrope_interleaved")  # no effect on text: its three p
 MROPE_KEYS = ("{arch}.rope.dimension_sections", "{arch}.n_deepstack_layers")
 FUSED_BIAS = "blk.0.attn_qkv.bias"  # of fused Q, K and V in GGUF files
 KINDS = ("full_attention", "sliding_attention")  # values of layer_types
+PERIOD = 4  # one layer of so many has no window, by default
 
 
 def attention_of(
@@ -258,6 +259,14 @@ def _hf_ropes_of_kinds(
     return tuple(ropes), context
 
 
+def in_use(
+    ropes: tuple[tuple[Rope, ...], int], layers: Sequence[Layer]
+) -> tuple[tuple[Rope, ...], int]:
+    """Return the angles without the last ones that no layer has; the first ones stay."""
+    used = [layer.attention.rope or 0 for layer in layers if layer.attention is not None]
+    return ropes[0][: max(used) + 1], ropes[1]
+
+
 def window_of(file: ModelFile, switched: bool = False, always: bool = False) -> int | None:
     """Return a file's sliding window, or None.
 
@@ -322,6 +331,23 @@ def check_kinds(file: ModelFile, layers: Sequence[Layer]) -> None:
     found = ["full_attention" if window is None else "sliding_attention" for window in windows]
     if layer_types_of(file, len(layers)) not in (None, found):
         raise file.fail("layer_types", f"{found[:4]}, by the other fields,")
+
+
+def with_kinds(
+    file: ModelFile, layers: Sequence[Layer], window: int | None, last: bool = True
+) -> list[Layer]:
+    """Return layers with the window of their kind; those that have one turn by the second angles.
+
+    layer_types tell the kinds, or the pattern of a GGUF file, by which every fourth layer has no
+    window if there is none: the ``last`` or the first of four.
+    """
+    have = by_turns(len(layers), PERIOD, last) if file.is_gguf else [False] * len(layers)
+    made = []
+    for layer, own in zip(layers, windows_of(file, window, have, last), strict=True):
+        assert layer.attention is not None
+        attention = replace(layer.attention, window=own, rope=int(own is not None))
+        made.append(replace(layer, attention=attention))
+    return made
 
 
 def with_windows(layer: Layer, windows: Iterable[int | None]) -> list[Layer]:

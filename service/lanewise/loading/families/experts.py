@@ -222,6 +222,21 @@ def mixture_of(
     return sparse_layers(attention, experts, gated_of(file), is_sparse)
 
 
+def mixture_by_types(
+    file: ModelFile, attention: Attention, experts: Experts, first: int = 0
+) -> list[Layer]:
+    """Return layers of experts where mlp_layer_types says so, without it from ``first`` on."""
+    key, kinds = "mlp_layer_types", file.raw("mlp_layer_types")
+    is_sparse = sparse_from(file, first)
+    if kinds is not None:
+        n_layers = len(is_sparse)
+        known = ("dense", "sparse")
+        if not isinstance(kinds, list) or len(kinds) != n_layers or {*kinds} - {*known}:
+            raise file.fail(key, f"{n_layers} times {' or '.join(map(repr, known))}")
+        is_sparse = [kind == known[1] for kind in kinds]
+    return mixture_of(file, attention, experts, is_sparse)
+
+
 def sparse_from(file: ModelFile, first: int) -> list[bool]:
     """Return which layers have experts: from number ``first`` on."""
     return [number >= first for number in range(trunk_layers_of(file))]

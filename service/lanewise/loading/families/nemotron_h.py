@@ -1,6 +1,6 @@
 """Nemotron H: each layer is Mamba 2, attention without positions, a plain FFN, or experts.
 
-None of them is gated.
+No FFN is gated. Experts may work in a latent space, as in Nemotron 3 Super and Ultra.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.program import Experts, Layer, ModelConfig, Plain, Ssd
 from lanewise.loading.families import mamba2
-from lanewise.loading.families.common import attention_of, model_of
+from lanewise.loading.families.common import attention_of, model_of, trunk_layers_of
 from lanewise.loading.families.experts import (
     EPS,
     experts_of,
@@ -54,6 +54,8 @@ NAMES = {
     "down_proj.weight": Role.FFN_DOWN,
     "gate.weight": Role.ROUTER,
     "gate.e_score_correction_bias": Role.ROUTER_CHOICE_BIAS,
+    "fc1_latent_proj.weight": Role.EXPERTS_IN,
+    "fc2_latent_proj.weight": Role.EXPERTS_OUT,
 }
 
 
@@ -76,7 +78,8 @@ def program(file: ModelFile) -> ModelConfig:
 def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
     """Return a GGUF file with one number for all layers, and each layer's kind by its numbers.
 
-    A layer with neither KV heads nor an FFN has a state.
+    A layer with neither KV heads nor an FFN has a state. Multi-token prediction layers, which are
+    counted at the end, are left out.
     """
     alike, has_attention = gguf_heads(file)
     name, n_layers = "intermediate_size", len(has_attention)
@@ -95,16 +98,11 @@ def gguf_kinds(file: ModelFile) -> tuple[ModelFile, list[str]]:
     return alike, [
         "attention" if attends else "mamba" if size == 0 else ffn
         for attends, size in zip(has_attention, sizes, strict=True)
-    ]
+    ][: trunk_layers_of(file)]
 
 
 def own_experts(file: ModelFile) -> Experts:
     """Return the experts that a file describes, and the shared one."""
-    if file.raw("moe_latent_size") is not None:
-        wanted = "no such key" if file.is_gguf else "null"
-        raise file.fail(
-            "moe_latent_size", f"{wanted} (experts in a latent space are not supported)"
-        )
     if file.integer("n_shared_experts", default=1) != 1:
         raise file.fail("n_shared_experts", "1")
     shared = "moe_shared_expert_intermediate_size"
@@ -119,6 +117,7 @@ def own_experts(file: ModelFile) -> Experts:
         activation=CURVE,
         shared_size=0 if file.is_gguf else file.integer(shared),
         gated=False,
+        latent_size=file.integer("moe_latent_size", default=0, least=0),
     )
 
 
@@ -185,7 +184,8 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Rename tensors; every layer's norm is named attention's."""
+    """Rename tensors; every layer's norm is named attention's. Drop multi-token prediction."""
+    tensors.drop_layers_from(config.n_layers)
     flatten_gguf_experts(tensors, config)
     mamba2.gguf_mixers(tensors, config)
     for number, layer in enumerate(config.layers):

@@ -63,6 +63,8 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
             yield "layers whose results are scaled"
         if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
             yield "experts with norms of their own"
+        if isinstance(layer.ffn, Experts) and layer.ffn.latent_size:
+            yield "experts in a space of their own"
         if layer.attention is not None:
             yield from _further_attention(layer.attention)
 

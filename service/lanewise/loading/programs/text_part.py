@@ -21,6 +21,7 @@ PREFIXES = (
     # Other names of embeddings, so that they are not taken for a head.
     ("transformer.wte.weight", "model.embed_tokens.weight"),
     ("wte.weight", "model.embed_tokens.weight"),
+    ("model.word_embeddings.weight", "model.embed_tokens.weight"),
     ("transformer.word_embeddings.weight", "model.embed_tokens.weight"),
     ("gpt_neox.embed_in.weight", "model.embed_tokens.weight"),
     ("embed_out.weight", "lm_head.weight"),
@@ -32,6 +33,7 @@ TOWERS = {
     *("vision_tower", "vision_model", "vision_encoder", "visual", "embed_vision", "image_newline"),
     "vision_embedder",
     *("audio_tower", "audio_model", "audio_encoder", "embed_audio", "multi_modal_projector"),
+    "vit_large_projector",
     *(
         "connector",
         "mm_projector",
