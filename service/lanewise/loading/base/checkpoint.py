@@ -133,6 +133,12 @@ class Role(IntEnum):
     PATCHES_INPUT_NORM = 91  # (3 * side**2,)
     PATCHES_INPUT_NORM_BIAS = 92
     PATCHES_NORM_BIAS = 93
+    # Of attention with index_heads.
+    INDEX_QUERY = 94  # (index_heads * index_dim, query_rank)
+    INDEX_KEY = 95  # (index_dim, hidden_size)
+    INDEX_KEY_NORM = 96  # (index_dim,)
+    INDEX_KEY_NORM_BIAS = 97
+    INDEX_WEIGHTS = 98  # (index_heads, hidden_size)
 
 
 @dataclass(frozen=True)
