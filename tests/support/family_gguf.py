@@ -218,7 +218,8 @@ def gguf_arrays(model: FamilyModel) -> Arrays:
     """The tensors by the names of the GGUF file."""
     conversion, config = CONVERSIONS[model.name], model.config
     arrays = stacked(conversion.reshape(model.tensors, config))
-    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == conversion.arch)
+    known = conversion.names_of or conversion.arch
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(arch, n_layers_of(config))
     found: Arrays = {}
     for name, array in arrays.items():

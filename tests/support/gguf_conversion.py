@@ -15,6 +15,8 @@ class Conversion:
     """How one family's files become a GGUF file."""
 
     arch: str
+    # The architecture that gguf-py knows and whose tensors have the same names; "": arch itself.
+    names_of: str = ""
     permuted: bool = False  # rows of Q and K
     reshape: Callable[[Arrays, Config], Arrays] = lambda arrays, config: arrays
     metadata: Callable[[Config], Mapping[str, Any]] = field(default=lambda config: {})
