@@ -53,5 +53,6 @@ def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelCo
             query_rank=int(rng.choice([0, 24, 96])),
             latent_eps=1e-6,
         )
-        changed.append(replace(layer, attention=with_index(rng, latent, changed)))
+        whole = latent if layer.mtp else with_index(rng, latent, changed)
+        changed.append(replace(layer, attention=whole))
     return replace(config, layers=tuple(changed))

@@ -55,7 +55,7 @@ typedef struct split_room {
 } split_room;
 
 // Cuts tile `index` into splits if there is room.
-static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
+static void split_tile(lw_tiling* tiling, size_t index, split_room* room) {
     const size_t jobs = tiling->jobs;
     lw_tile* tile = &tiling->tiles[index];
     const lw_tokens splits = lw_splits_of(tile, tiling->window);
@@ -132,7 +132,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
     const lw_attention_own* own = lw_attention_of(s);
     split_room room = {own->split_states, own->splits_done, own->split_floats, own->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
-        if (cost_of(&tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
+        if (cost_of(&tiling->tiles[i], tiling->window) > too_long) split_tile(tiling, i, &room);
 }
 
 void lw_make_tiles(lw_session* s, const lw_batch* batch) {

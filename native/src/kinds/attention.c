@@ -254,6 +254,10 @@ static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size
     const lw_attention_config* c = &layer->config.attention;
     const size_t size = (size_t)c->n_kv_heads * c->head_dim;
     lw_attention_own* own = lw_attention_of(w->s);
+    if (c->latent_rank > 0) {
+        lw_make_latent_key(w, layer, row);
+        return;
+    }
     float *k = own->k + row * size, *v = own->v + row * size;
     lw_add_vector(k, layer->k_bias, size);
     lw_add_vector(v, layer->v_bias, size);

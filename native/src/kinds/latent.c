@@ -203,13 +203,19 @@ void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
     lw_multiply(w, LW_OP_QKV, products, 1 + has_index, &x);
 }
 
+void lw_make_latent_key(const lw_worker* w, const lw_layer* layer, size_t row) {
+    const lw_attention_config* c = &layer->config.attention;
+    const size_t rank = c->latent_rank, at = row * (c->rope_dim / 2);
+    float* stored = lw_attention_of(w->s)->k + row * lw_key_dim(c);
+    w->ops->rmsnorm(stored, stored, layer->latent_norm, rank, c->latent_eps);
+    w->ops->rope(stored + rank, w->b->cosine[c->rope] + at, w->b->sine[c->rope] + at, c->rope_dim);
+}
+
 void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t rank = c->latent_rank, turned = c->rope_dim, half = turned / 2, key = lw_key_dim(c);
     const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
-    float* stored = lw_attention_of(w->s)->k + row * key;
-    w->ops->rmsnorm(stored, stored, layer->latent_norm, rank, c->latent_eps);
-    w->ops->rope(stored + rank, cosine, sine, turned);
+    lw_make_latent_key(w, layer, row);
     const head_matrices m = keys_of(w, layer);
     float* q = lw_attention_of(w->s)->q + row * m.from_stride;
     for (size_t i = 0; i < m.from_stride; ++i) q[i] *= scale;

@@ -111,4 +111,5 @@ FAMILY = Family(
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )

@@ -80,13 +80,26 @@ def put_index_in_halves(tensors: Rearranged, config: ModelConfig) -> None:
             tensors.take_rows(name, len(rows), parts)
 
 
+def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Rename and split matrices; drop the index of a prediction head."""
+    hf_latent_tensors(tensors, config)
+    drop_unused_index(tensors, config)
+
+
+def indexed_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Reshape the matrices of heads and experts; drop the index of a prediction head."""
+    gguf_tensors(tensors, config)
+    drop_unused_index(tensors, config)
+
+
 FAMILY = Family(
     "deepseek_v32",
     program,
     "deepseek32",
-    hf_tensors=hf_latent_tensors,
-    gguf_tensors=gguf_tensors,
+    hf_tensors=hf_tensors,
+    gguf_tensors=indexed_gguf_tensors,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )

@@ -20,4 +20,5 @@ FAMILY = Family(
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )

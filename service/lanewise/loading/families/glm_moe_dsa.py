@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.families import deepseek_v32
 from lanewise.loading.families.common import check_values, trunk_layers_of
-from lanewise.loading.families.deepseek_v2 import gguf_tensors
-from lanewise.loading.families.deepseek_v32 import (
-    drop_unused_index,
-    indexed_of,
-    put_index_in_halves,
-)
+from lanewise.loading.families.deepseek_v32 import indexed_of, put_index_in_halves
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.latent import hf_latent_tensors
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -55,18 +50,13 @@ def _is_type(value: object) -> bool:
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Rename and split matrices; reorder those of the index."""
-    hf_latent_tensors(tensors, config)
-    _index_tensors(tensors, config)
+    deepseek_v32.hf_tensors(tensors, config)
+    put_index_in_halves(tensors, config)
 
 
-def all_gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Reshape the matrices of heads and experts; reorder those of the index."""
-    gguf_tensors(tensors, config)
-    _index_tensors(tensors, config)
-
-
-def _index_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    drop_unused_index(tensors, config)
+    deepseek_v32.indexed_gguf_tensors(tensors, config)
     put_index_in_halves(tensors, config)
 
 
@@ -75,8 +65,9 @@ FAMILY = Family(
     program,
     "glm-dsa",
     hf_tensors=hf_tensors,
-    gguf_tensors=all_gguf_tensors,
+    gguf_tensors=gguf_tensors,
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )
