@@ -43,8 +43,8 @@ def with_mtp(
         raise ModelFileError(
             f"{where}: mtp asks for a multi-token prediction head, which is not supported for"
             f" {family.name} models; accepted: qwen3_5, qwen3_5_moe, qwen3_next, glm4_moe,"
-            " glm4_moe_lite, glm_moe_dsa, deepseek_v2, deepseek_v3 or deepseek_v32 files with such a"
-            " head"
+            " glm4_moe_lite, glm_moe_dsa, deepseek_v2, deepseek_v3 or deepseek_v32 files with such"
+            " a head"
         )
     number = config.n_layers
     named = {_usual(name, number, column): tensor for name, tensor in sources.items()}
