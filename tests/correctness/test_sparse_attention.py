@@ -7,6 +7,7 @@ import pytest
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Rope
+from lanewise.native.library import NativeError
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session, usable_levels
 from random_checkpoints import VOCAB, checkpoint, random_weights
 from tests.golden.reference import program as definition
@@ -189,3 +190,16 @@ def test_the_cache_has_a_row_of_index_keys_where_a_layer_has_an_index():
         block = model.kv_layout("f16").block_bytes
     # The layer without an index has room that is as large.
     assert block == 3 * BLOCK_TOKENS * (64 + 16 + 24) * 2
+
+
+def test_a_sequence_is_refused_that_the_index_has_no_room_for():
+    """A table may name a block twice, so blocks alone do not bound a sequence."""
+    config = config_of(7)
+    weights, _ = case(config, 1)
+    with (
+        Model.load(checkpoint(config, weights)) as model,
+        Session(model, threads=1, blocks=2, max_batch_tokens=1, max_batch_logits=1) as session,
+    ):
+        session.step(Batch([1], [0, 1], [63], [[0, 1]], [0]))
+        with pytest.raises(NativeError, match="sequence 0 has 65 tokens, the index .* room for 64"):
+            session.step(Batch([1], [0, 1], [64], [[0, 1, 0]], [0]))

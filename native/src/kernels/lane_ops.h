@@ -74,8 +74,8 @@ typedef struct lw_attention_job {
     float* out;           // results in the order of q; latent: value_dim values per head
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
-    // Only of latent attention to one query token; NULL = it sees the tokens as they lie in the cache. Else
-    // [first_position + 1] the tokens it sees, ascending: it attends to a text of just these.
+    // Only of latent attention, for one query token: [first_position + 1] the tokens that it sees, ascending. It attends
+    // to a text of just these. NULL = it sees the tokens as they lie in the cache.
     const uint32_t* chosen;
     lw_attention_stage stage;
     // The rest is not read if the stage is LW_ATTEND_WHOLE. The score of query token t, head h and token n of the

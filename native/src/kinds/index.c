@@ -58,10 +58,11 @@ static bool has_index(const lw_model_config* model, const lw_layer_config* layer
 
 typedef struct index_own {
     size_t queries, heads, dim;  // maximum over the layers
-    size_t topk, longest;        // 0 where no context is longer than index_topk; longest: tokens, in whole blocks
+    size_t longest;              // tokens of a sequence, in whole blocks
+    size_t topk, scored;         // 0 where no sequence is longer than index_topk; scored: tokens that have scores
     float *q, *k, *weights;      // [rows][queries], [rows][dim], [rows][heads]
     uint32_t* chosen;            // [rows][topk]
-    float* scores;               // [threads][longest]
+    float* scores;               // [threads][scored]
 } index_own;
 
 static index_own* of(const lw_session* s) { return s->of_kind[LW_KIND_INDEX]; }
@@ -69,19 +70,21 @@ static index_own* of(const lw_session* s) { return s->of_kind[LW_KIND_INDEX]; }
 const float* lw_index_keys(const lw_session* s) { return of(s)->k; }
 float* lw_index_queries(const lw_session* s) { return of(s)->q; }
 
+size_t lw_index_room(const lw_session* s) { return of(s) != NULL ? of(s)->longest : SIZE_MAX; }
+
 static void widen_index(lw_session* s, const lw_layer* layer, uint32_t index) {
     (void)index;
     const lw_attention_config* c = &layer->config.attention;
     const size_t cached = (size_t)s->config.n_blocks * LW_BLOCK_TOKENS, context = s->model->config.context_length;
-    const size_t longest = cached < context ? cached : context;
     index_own* own = of(s);
+    own->longest = lw_round_up(cached < context ? cached : context, LW_BLOCK_TOKENS);
     lw_widen(&own->queries, (size_t)c->index_heads * c->index_dim);
     lw_widen(&own->heads, c->index_heads);
     lw_widen(&own->dim, c->index_dim);
     lw_widen(&s->widths.scratch, lw_index_scratch_floats(c->index_heads, c->index_dim) * sizeof(float));
-    if (longest <= c->index_topk) return;
+    if (own->longest <= c->index_topk) return;
     lw_widen(&own->topk, c->index_topk);
-    lw_widen(&own->longest, lw_round_up(longest, LW_BLOCK_TOKENS));
+    own->scored = own->longest;
 }
 
 static void take_index(lw_session* s, lw_parts* parts) {
@@ -91,7 +94,7 @@ static void take_index(lw_session* s, lw_parts* parts) {
     own->k = lw_take(parts, row * own->dim);
     own->weights = lw_take(parts, row * own->heads);
     own->chosen = lw_take(parts, rows * own->topk * sizeof *own->chosen);
-    own->scores = lw_take(parts, s->config.n_threads * own->longest * sizeof *own->scores);
+    own->scores = lw_take(parts, s->config.n_threads * own->scored * sizeof *own->scores);
 }
 
 static size_t index_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
@@ -189,12 +192,12 @@ static void choose_in_pieces(lw_worker* w, const lw_layer* layer, uint32_t index
         const size_t row = item / pieces, first = item % pieces * PIECE, seen = (size_t)w->b->position[row] + 1;
         if (seen <= c->index_topk || first >= seen) continue;
         const size_t end = first + PIECE < seen ? first + PIECE : seen;
-        score_tokens(w, layer, index, row, (lw_tokens){first, end}, own->scores + row * own->longest);
+        score_tokens(w, layer, index, row, (lw_tokens){first, end}, own->scores + row * own->scored);
     }
     lw_end_phase(w, LW_OP_ATTENTION);
     lw_taker rows = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&rows, &row);)
-        if (w->b->position[row] >= c->index_topk) choose_of_row(w, c, row, own->scores + row * own->longest);
+        if (w->b->position[row] >= c->index_topk) choose_of_row(w, c, row, own->scores + row * own->scored);
     lw_end_phase(w, LW_OP_ATTENTION);
 }
 
@@ -206,7 +209,7 @@ void lw_choose_tokens(lw_worker* w, const lw_layer* layer, uint32_t index) {
         choose_in_pieces(w, layer, index, most);
         return;
     }
-    float* scores = of(w->s)->scores + w->thread * of(w->s)->longest;
+    float* scores = of(w->s)->scores + w->thread * of(w->s)->scored;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         const size_t seen = (size_t)w->b->position[row] + 1;

@@ -8,6 +8,8 @@
 // index_dim].
 const float* lw_index_keys(const lw_session* s);
 float* lw_index_queries(const lw_session* s);
+// Most tokens of a sequence for which the session has room; SIZE_MAX without an index.
+size_t lw_index_room(const lw_session* s);
 // Works on one row: the norm of its index key, and RoPE of its index key and its index queries.
 void lw_make_index_row(lw_worker* w, const lw_layer* layer, size_t row);
 // Phases: each query that sees more than index_topk tokens chooses as many. All index keys must be in the cache.
