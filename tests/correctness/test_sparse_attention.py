@@ -201,5 +201,5 @@ def test_a_sequence_is_refused_that_the_index_has_no_room_for():
         Session(model, threads=1, blocks=2, max_batch_tokens=1, max_batch_logits=1) as session,
     ):
         session.step(Batch([1], [0, 1], [63], [[0, 1]], [0]))
-        with pytest.raises(NativeError, match="sequence 0 has 65 tokens, the index .* room for 64"):
+        with pytest.raises(NativeError, match=r"has 65 tokens, the index .* room for 64"):
             session.step(Batch([1], [0, 1], [64], [[0, 1, 0]], [0]))
