@@ -12,13 +12,14 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
     // 8-bit codes are multiplied in groups of four dimensions or tokens, so keys are padded like values.
     const size_t key_dim = type == LW_I8 ? lw_round_up(head_dim, LW_LANES) : head_dim,
                  scales = type == LW_I8 ? 2 * sizeof(float) : 0;
-    const size_t stored = key_dim + (latent ? 0 : value_dim);
+    const size_t stored = key_dim + (latent ? config->index_dim : value_dim);
     const size_t head_bytes = LW_BLOCK_TOKENS * (stored * element_bytes(type) + scales);
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
                          .head_dim = head_dim,
                          .value_dim = value_dim,
+                         .index_dim = config->index_dim,
                          .latent = latent,
                          .value_offset = LW_BLOCK_TOKENS * key_dim * element_bytes(type),
                          .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
@@ -54,20 +55,22 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .scale_offset = cache->scale_offset,
                         .head_dim = cache->head_dim,
                         .value_dim = cache->value_dim,
+                        .index_dim = cache->index_dim,
                         .type = cache->type,
                         .latent = cache->latent};
 }
 
 // Writes the keys of one head. In a block each dimension has one lane per token. The loop goes dimension by dimension,
 // so that a cache line is written once for all tokens.
-static void write_keys(const lw_kv_cache* cache, void* head, uint32_t offset, lw_kv_rows rows, size_t stride) {
-    for (size_t d = 0; d < cache->head_dim; ++d) {
-        const float* from = rows.keys + d;
+static void write_keys(lw_type type, void* head, uint32_t offset, const float* keys, size_t n, size_t dim,
+                       size_t stride) {
+    for (size_t d = 0; d < dim; ++d) {
+        const float* from = keys + d;
         const size_t at = d * LW_BLOCK_TOKENS + offset;
-        if (cache->type == LW_F16)
-            for (size_t t = 0; t < rows.n; ++t) ((uint16_t*)head)[at + t] = lw_float_to_half(from[t * stride]);
+        if (type == LW_F16)
+            for (size_t t = 0; t < n; ++t) ((uint16_t*)head)[at + t] = lw_float_to_half(from[t * stride]);
         else
-            for (size_t t = 0; t < rows.n; ++t) ((float*)head)[at + t] = from[t * stride];
+            for (size_t t = 0; t < n; ++t) ((float*)head)[at + t] = from[t * stride];
     }
 }
 
@@ -89,12 +92,14 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
     if (cache->latent) {
-        write_keys(cache, head, offset, rows, stride);
+        write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
+        write_keys(cache->type, head + cache->value_offset, offset, rows.index, rows.n, cache->index_dim,
+                   cache->index_dim);
         return true;
     }
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
         if (cache->type != LW_I8) {
-            write_keys(cache, head, offset, rows, stride);
+            write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
             write_values(cache, head + cache->value_offset, offset, rows, stride);
             continue;
         }

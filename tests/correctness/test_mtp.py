@@ -10,6 +10,7 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
+from latent_programs import with_latent_layers
 from tests.correctness.test_programs import VOCAB, checkpoint, random_attention, random_weights
 from tests.golden.reference import prediction
 from tests.golden.reference import program as definition
@@ -99,6 +100,8 @@ def test_heads_are_what_their_definition_says_and_change_no_bit(part):
     for number in range(part, N_PROGRAMS, PARTS):
         rng = np.random.default_rng(number)
         config = random_model(rng, number)
+        if number % 3 == 2:
+            config = with_latent_layers(rng, config)
         weights = random_weights(rng, config)
         exact = {key: values.astype("f8") for key, values in weights.items()}
         tokens = [int(token) for token in rng.integers(0, VOCAB, N_TOKENS)]

@@ -138,6 +138,13 @@ def test_groups_of_deepseek_v2_are_ranked_by_their_best(tmp_path: Path) -> None:
         ("deepseek_v2", {"kv_lora_rank": 40}, "latent_rank is 40, must be a multiple of 32"),
         ("deepseek_v2", {"v_head_dim": 24}, "value_dim is 24, must be 32 to 1024"),
         ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, "mlp_layer_types"),
+        ("deepseek_v32", {"layer_types": ["full_attention"] * 3}, "layer_types is .*indexed"),
+        ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
+        ("deepseek_v32", {"index_head_dim": 8}, "index_dim is 8, must be 16 to 512"),
+        ("glm_moe_dsa", {"indexer_rope_interleave": False}, "indexer_rope_interleave"),
+        ("glm_moe_dsa", {"indexer_types": ["shared", "full", "full", "full"]}, "indexer_types"),
+        ("glm_moe_dsa", {"indexer_types": ["full"] * 3}, "indexer_types is .* 4 times"),
+        ("glm_moe_dsa", {"indexer_types": ["full", "half", "full", "full"]}, "indexer_types"),
     ],
 )
 def test_what_is_not_computed_is_refused(
@@ -145,6 +152,59 @@ def test_what_is_not_computed_is_refused(
 ) -> None:
     with pytest.raises(ModelFileError, match=says):
         open_checkpoint(write_case(name, tmp_path / "hf", **changes))
+
+
+def own_indexes(path: Path) -> list[bool]:
+    attentions = [layer.attention for layer in program_of(path).layers]
+    assert {one.index_topk for one in attentions if one is not None} == {11}
+    return [one is not None and one.index_heads > 0 for one in attentions]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [True] * 4),
+        ({"indexer_types": ["full", "shared", "full", "shared"]}, [True, False, True, False]),
+        ({"index_topk_freq": 2}, [True, True, False, True]),  # every second one from the second on
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 1}, [True, False, True, False]),
+        ({"index_topk_pattern": "FSSF", "index_topk_freq": 1}, [True, False, False, True]),
+        ({"index_topk_pattern": ["full", "shared", "full", "full"]}, [True, False, True, True]),
+    ],
+)
+def test_layers_share_indexes_as_a_config_says(
+    changes: dict[str, Any], expected: list[bool], tmp_path: Path
+) -> None:
+    assert own_indexes(write_case("glm_moe_dsa_5", tmp_path / "hf", **changes)) == expected
+
+
+def test_first_files_of_glm_5_2_do_not_say_which_layers_share_indexes(tmp_path: Path) -> None:
+    """Its context tells it: in models of a shorter one every layer has an index."""
+    model, silent = family_model("glm_moe_dsa_5"), {"attention.indexer.types": None}
+    path = write_gguf(model, tmp_path / "short.gguf", silent)
+    assert own_indexes(path) == [True] * 4
+    path = write_gguf(model, tmp_path / "long.gguf", silent | {"context_length": 1 << 20})
+    assert own_indexes(path) == [True, True, True, False]
+
+
+def test_an_index_that_no_layer_uses_is_left_out(tmp_path: Path) -> None:
+    plain = write_case("glm_moe_dsa", tmp_path / "plain")
+    model, prefix = family_model("glm_moe_dsa"), "model.layers.{}.self_attn.indexer."
+    more = {
+        name.replace(prefix.format(1), prefix.format(2)): array
+        for name, array in model.tensors.items()
+        if name.startswith(prefix.format(1))
+    }
+    assert more
+    whole = replace(model, tensors=model.tensors | more)
+    folder = write_model(whole, tmp_path / "more", CASES["glm_moe_dsa"])
+    assert bytes_of(folder) == bytes_of(plain)
+
+
+def test_sparse_layers_have_two_names(tmp_path: Path) -> None:
+    one = program_of(write_case("deepseek_v32", tmp_path / "plain"))
+    for kind in ("indexed_attention", "deepseek_sparse_attention"):
+        folder = write_case("deepseek_v32", tmp_path / kind, layer_types=[kind] * 3)
+        assert program_of(folder) == one
 
 
 def test_a_matrix_of_other_heads_is_named(tmp_path: Path) -> None:

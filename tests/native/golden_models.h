@@ -147,7 +147,7 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         change_layer(v, l, &layers[l]);
     }
     lw_model_config config = uniform_model(&alike, ropes, layers);
-    if (v->layers == LATENT) config.n_ropes = 2;
+    if (v->layers == LATENT || v->layers == INDEXED) config.n_ropes = 2;
     if (v->layers == ODD_ONES) {
         config.n_ropes = 2;
         config.embedding_scale = 3;
@@ -170,6 +170,15 @@ static void load_vector(lw_model* model, lw_role role, uint32_t layer, uint32_t 
     if (wanted) load(model, role, layer, LW_F32, 1, size, values, 0);
 }
 
+static void load_index(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
+    const uint32_t dim = c->index_dim;
+    load(model, LW_INDEX_QUERY, l, matrix_type(v, 0), c->index_heads * dim, c->query_rank, 0.2f, 0);
+    load(model, LW_INDEX_KEY, l, matrix_type(v, 1), dim, v->hidden, 0.2f, 0);
+    load_vector(model, LW_INDEX_KEY_NORM, l, dim, 1.0f, true);
+    load_vector(model, LW_INDEX_KEY_NORM_BIAS, l, dim, 0.1f, true);
+    load(model, LW_INDEX_WEIGHTS, l, matrix_type(v, 2), c->index_heads, v->hidden, 0.2f, 0);
+}
+
 static void load_latent(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {
     const uint32_t h = v->hidden, rank = c->latent_rank, query = c->query_rank;
     if (query > 0) load(model, LW_LATENT_QUERY, l, matrix_type(v, 0), query, h, 0.2f, 0);
@@ -180,6 +189,7 @@ static void load_latent(lw_model* model, const variant* v, const lw_attention_co
     load(model, LW_LATENT_KEYS, l, matrix_type(v, 1), c->n_heads * rank, c->head_dim - c->rope_dim, 0.2f, 0);
     load(model, LW_LATENT_VALUES, l, matrix_type(v, 2), c->n_heads * c->value_dim, rank, 0.2f, 0);
     load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, c->n_heads * c->value_dim, 0.2f, 0);
+    if (c->index_heads > 0) load_index(model, v, c, l);
 }
 
 static void load_attention(lw_model* model, const variant* v, const lw_attention_config* c, uint32_t l) {

@@ -40,6 +40,7 @@ enum {
     SHARED,
     PER_LAYER,
     LATENT,
+    INDEXED,
     FALLING,
     OWN_NORMS
 };
@@ -131,6 +132,8 @@ static const variant variants[] = {
     {"q8_0 latent", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, LATENT},
     {"q4_0 latent", LW_Q4_0, LW_Q4_0, 128, 96, 4, 1, 192, 24, true, false, false, false, false, LW_F16, NULL, LATENT},
     {"f32 latent", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, LATENT},
+    {"q8_0 index", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, INDEXED},
+    {"f32 index", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, INDEXED},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
@@ -144,6 +147,14 @@ static void make_latent(const variant* v, uint32_t layer, lw_attention_config* a
     a->query_rank = layer == 0 ? 160 : 0;
     a->latent_eps = 1e-6f;
     a->score_scale = layer == 0 ? 0.17f : 0;
+}
+
+// Of INDEXED: an odd number of index heads, then the same choice in a layer without an index.
+static void make_indexed(const variant* v, uint32_t layer, lw_attention_config* a) {
+    make_latent(v, 0, a);
+    a->index_topk = v->heads == 3 ? 3 : 7;
+    a->index_heads = layer == 0 ? v->heads + v->heads % 2 + 1 : 0;
+    a->index_dim = layer == 0 ? v->head_dim : 0;
 }
 
 // The variant whose matrices before the last read their inputs in another order.
@@ -259,6 +270,7 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         a->values_are_keys = a->value_norm = 1;
     }
     if (v->layers == LATENT) make_latent(v, layer, a);
+    if (v->layers == INDEXED) make_indexed(v, layer, a);
     if (v->layers == SHARED) {
         a->shares_kv = layer == 1;
         a->n_heads = layer == 1 ? 2 * v->heads : v->heads;

@@ -76,6 +76,14 @@ static void test_latent_layers(void) {
     SPOILT(a->qkv_clip = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->value_norm = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->shares_kv = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT((a->window = 8, a->index_topk = 4), "layer 1: index_topk is 4, must be 0");
+    SPOILT((a->query_rank = 0, a->index_topk = 4), "layer 1: index_topk is 4, must be 0");
+    SPOILT(a->index_heads = 2, "layer 1: index_heads is 2, must be 0");
+    SPOILT(a->index_topk = 4, "layer 1: index_heads is 0, for which a layer before must have index_heads");
+    SPOILT((a->index_topk = 4, a->index_heads = 2), "layer 1: index_dim is 0, must be 16 to 512");
+    SPOILT((a->index_topk = 4, a->index_heads = 2, a->index_dim = 17),
+           "layer 1: index_dim is 17, must be a multiple of 2");
+    SPOILT((a->index_topk = 4, a->index_heads = 300), "layer 1: index_heads is 300, must be 0 to 256");
 #undef SPOILT
     set_latent();
     good.layers[0].attention = *a;

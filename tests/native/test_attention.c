@@ -394,7 +394,7 @@ static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
     const size_t n = 1 + draw(LW_BLOCK_TOKENS - offset);
     float* const values = allocate(2 * n * token * sizeof(float));
     for (size_t i = 0; i < 2 * n * token; ++i) values[i] = uniform();
-    const lw_kv_rows rows = {n, values, values + n * token};
+    const lw_kv_rows rows = {n, values, values + n * token, NULL};
     bool alike = lw_kv_write(&cache, ops, 0, 0, (uint32_t)offset, rows);
     for (size_t h = defined.job.kv_head = 0; h < s->kv_heads; defined.job.kv_head = ++h)
         for (size_t t = 0; t < n; ++t)

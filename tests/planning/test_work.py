@@ -80,6 +80,14 @@ def test_experts_without_a_gate(library, tmp_path):
     assert of_experts == 3 * 2 * 3 * 32 * 64
 
 
+def test_queries_of_sparse_attention_meet_what_the_index_chose_and_the_index_all(tmp_path):
+    """Four heads of 2 * 64 + 16 numbers beside six index heads of 24, in three layers."""
+    with open_checkpoint(write_case("deepseek_v32", tmp_path)) as checkpoint:
+        work = work_of(checkpoint, None, 1.0)
+    assert work.attention_weights == 3 * (4 * 144 + 6 * 24)
+    assert dict(work.windows) == pytest.approx({7: 0.8, None: 0.2})
+
+
 def test_room_that_no_layer_uses_is_no_part_of_a_token(library):
     config = random_checkpoint(TensorType.F32).config
     layer = config.layers[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,28 @@ def mistral_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def indexed_metadata(config: Config) -> dict[str, Any]:
+    keys = sigmoid_metadata(config) | {
+        "attention.indexer.head_count": config["index_n_heads"],
+        "attention.indexer.key_length": config["index_head_dim"],
+        "attention.indexer.top_k": config["index_topk"],
+    }
+    if config["model_type"] == "glm_moe_dsa" and "indexer_types" in config:
+        keys["attention.indexer.types"] = [one == "full" for one in config["indexer_types"]]
+    return keys
+
+
 SOFTMAX = Conversion("deepseek2", reshape=split_heads, metadata=softmax_metadata)
 SIGMOID = Conversion("deepseek2", reshape=split_heads, metadata=sigmoid_metadata)
+INDEXED = Conversion("glm-dsa", reshape=split_heads, metadata=indexed_metadata)
 LATENT: dict[str, Conversion] = {
     "deepseek_v2": SOFTMAX,
     "deepseek_v2_groups": SOFTMAX,
     "deepseek_v3": SIGMOID,
     "glm4_moe_lite": SIGMOID,
+    "deepseek_v32": replace(INDEXED, arch="deepseek32", named_as="glm-dsa"),
+    "glm_moe_dsa": INDEXED,
+    "glm_moe_dsa_5": INDEXED,
     "youtu": Conversion("deepseek2", reshape=split_heads, metadata=latent_metadata),
     "minicpm3": Conversion("minicpm3", reshape=with_factors, metadata=head_metadata),
     "mistral4": Conversion("mistral4", reshape=split_heads, metadata=mistral_metadata),

@@ -6,7 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from lanewise.loading.base.program import Attention, ModelConfig
+from lanewise.loading.base.program import Attention, Layer, ModelConfig
+
+
+def with_index(rng: np.random.Generator, latent: Attention, before: list[Layer]) -> Attention:
+    """Sparse attention, with an index of its own or that of a layer before; or all tokens."""
+    if latent.window is not None or not latent.query_rank or rng.random() < 0.3:
+        return latent
+    attentions = [one.attention for one in before if one.attention is not None]
+    found = [one for one in attentions if one.index_heads]
+    if found and rng.random() < 0.5:
+        return replace(latent, index_topk=found[-1].index_topk)
+    return replace(
+        latent,
+        index_topk=int(rng.integers(1, 40)),
+        index_heads=int(rng.choice([1, 3, 4, 13])),
+        index_dim=latent.rope_dim + 2 * int(rng.integers(0, 12)),
+    )
 
 
 def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:
@@ -37,5 +53,6 @@ def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelCo
             query_rank=int(rng.choice([0, 24, 96])),
             latent_eps=1e-6,
         )
-        changed.append(replace(layer, attention=latent))
+        whole = latent if layer.mtp else with_index(rng, latent, changed)
+        changed.append(replace(layer, attention=whole))
     return replace(config, layers=tuple(changed))

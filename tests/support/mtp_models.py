@@ -13,7 +13,10 @@ from family_gguf import gguf_arrays, n_layers_of, write_gguf
 from family_models import Arrays, FamilyModel, family_model, values_of, write_model
 from published_configs import CASES
 
-CASE_NAMES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe")
+CASE_NAMES = (
+    *("qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe"),
+    *("glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"),
+)
 # Parts of the head by the names that files have of them, GLM's first.
 PARTS = {
     "eh_proj.weight": "fc.weight",
@@ -36,7 +39,7 @@ def head_tensors(model: FamilyModel) -> Arrays:
     last = max(
         int(name.split(".")[2])
         for name in model.tensors
-        if name.endswith("self_attn.q_proj.weight")
+        if name.endswith("self_attn.o_proj.weight")
     )
     found: Arrays = {}
     for name, array in model.tensors.items():
@@ -53,7 +56,7 @@ def head_tensors(model: FamilyModel) -> Arrays:
 
 def as_published(model: FamilyModel, head: Mapping[str, Any]) -> Arrays:
     """The head's tensors under the names that directories of the family have."""
-    if model.name.startswith("glm"):
+    if model.name.startswith(("glm", "deepseek")):
         return dict(head)
     prefix = f"model.layers.{n_layers_of(model.config)}."
     found: Arrays = {}

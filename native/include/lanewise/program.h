@@ -116,9 +116,14 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
     // Experts with a latent_size, L, once per layer:
-    LW_EXPERTS_IN = 94,   // (L, hidden_size)
-    LW_EXPERTS_OUT = 95,  // (hidden_size, L)
-    LW_ROLE_COUNT = 96
+    LW_EXPERTS_IN = 94,      // (L, hidden_size)
+    LW_EXPERTS_OUT = 95,     // (hidden_size, L)
+    LW_INDEX_QUERY = 96,     // (index_heads * index_dim, query_rank), of layers with index_heads, and all below
+    LW_INDEX_KEY = 97,       // (index_dim, hidden_size)
+    LW_INDEX_KEY_NORM = 98,  // (1, index_dim)
+    LW_INDEX_KEY_NORM_BIAS = 99,
+    LW_INDEX_WEIGHTS = 100,  // (index_heads, hidden_size)
+    LW_ROLE_COUNT = 101
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -185,7 +190,15 @@ typedef struct lw_attention_config {
     uint32_t rope_dim;     // dimensions that `rope` rotates; below head_dim
     uint32_t value_dim;    // values of a head's result, a multiple of 32, at most 1024
     uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
-    float latent_eps;      // epsilon of the norms of c and of LW_LATENT_QUERY x
+    float latent_eps;      // epsilon of the norms of c, of LW_LATENT_QUERY x and of LW_INDEX_KEY x
+    // Sparse attention (DeepSeek V3.2), if index_topk is above 0: of the tokens up to itself a query sees the index_topk
+    // ones of the largest index scores, of equal ones the first. Needs query_rank and no window. k is LayerNorm(
+    // LW_INDEX_KEY x), q a head's part of LW_INDEX_QUERY norm(LW_LATENT_QUERY x); `rope` rotates the first rope_dim
+    // values of both. The score of a query and a token is the sum over the heads of w * max(0, q . k), with w the head's
+    // value of LW_INDEX_WEIGHTS x of the query. The cache keeps k of each token beside its latent row.
+    uint32_t index_topk;   // at most 2^20; 0 = a query sees all tokens, and the layer has no index
+    uint32_t index_heads;  // at most 256; 0: the tokens are those that the last layer before with index_heads chose
+    uint32_t index_dim;    // even, rope_dim to 512; 0 without index_heads
 } lw_attention_config;
 
 // Layers that keep a state of each sequence instead of its keys and values. All are recurrences over the tokens in

@@ -26,6 +26,7 @@ typedef struct lw_kv_view {
     size_t scale_offset;  // LW_I8: from the keys of a head to its scales
     size_t head_dim;
     size_t value_dim;  // head_dim rounded up to LW_LANES; the padding is zero, undefined with LW_I8
+    size_t index_dim;  // index keys [index_dim][32 tokens] lie where values would; 0 = none
     lw_type type;      // LW_F32, LW_F16 or LW_I8
     bool latent;       // latent attention; never LW_I8, and value_dim is a multiple of LW_LANES
 } lw_kv_view;
@@ -73,6 +74,9 @@ typedef struct lw_attention_job {
     float* out;           // results in the order of q; latent: value_dim values per head
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
+    // Only of latent attention, for one query token: [first_position + 1] the tokens that it sees, ascending. It attends
+    // to a text of just these. NULL = it sees the tokens as they lie in the cache.
+    const uint32_t* chosen;
     lw_attention_stage stage;
     // The rest is not read if the stage is LW_ATTEND_WHOLE. The score of query token t, head h and token n of the
     // sequence is at scores[t * score_stride + h * score_span + n - first_score]; first_score is the start of a block.
@@ -80,6 +84,18 @@ typedef struct lw_attention_job {
     size_t score_stride, score_span, first_score;
     lw_tokens dims;  // LW_ATTEND_VALUES: the dimensions that are computed, multiples of LW_LANES or the last ones
 } lw_attention_job;
+
+// Index scores of one query and a range of tokens, which begins where a block does.
+typedef struct lw_index_job {
+    lw_kv_view kv;
+    const uint32_t* blocks;  // block table of the sequence
+    lw_tokens tokens;
+    size_t heads;
+    const float* q;        // [heads][index_dim]
+    const float* weights;  // [heads]
+    float* scores;         // [tokens, in whole blocks] of tokens.first and those after it
+    float* scratch;        // lw_index_scratch_floats(...)
+} lw_index_job;
 
 // A causal convolution over some channels of the rows of one sequence. Channel c of row r is at x[r * stride + c], its
 // result at out[r * out_stride + c]; out may be x. The last `guesses` rows only get results: the tail is left as if
@@ -184,6 +200,9 @@ typedef struct lw_lane_ops {
     // attention. Once a job's tokens all have scores, the functions above take LW_ATTEND_VALUES: q is not read, and any
     // of the group's heads may be a job of their own.
     void (*attention_scores)(const lw_attention_job* job, lw_tokens tokens);
+    // score = sum over the heads, one fma(weight, max(0, q . k), score) each, in order, from 0. q . k is one chain of
+    // fma over the dimensions; NaN counts as 0.
+    void (*index_scores)(const lw_index_job* job);
     // y[c] = bias[c] + sum over taps t of weights[c][t] * x of row r - taps + 1 + t, in order, one fma each.
     void (*convolve)(const lw_convolve_job* job);
     // x[i] *= scale / sqrt(sum of squares + 1e-6), the sum over 16 lanes; n a multiple of 16.
@@ -236,6 +255,9 @@ static inline size_t lw_attention_rows(size_t n_tokens, size_t group) { return (
 static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
     return lw_align_floats(rows) + rows * (LW_LANES + value_dim);
 }
+
+// Floats of scratch that index_scores needs.
+static inline size_t lw_index_scratch_floats(size_t heads, size_t dim) { return (heads + 7) / 8 * 8 * dim; }
 
 // Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and
 // values in f32, two states. `dim`: head_dim rounded up to LW_LANES.

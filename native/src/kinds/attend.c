@@ -6,8 +6,11 @@
 // of them. The order of merging is the order in which one thread would have worked, so splitting changes no bit.
 #include "kinds/attend.h"
 
+#include "kinds/index.h"
 #include "kinds/stages.h"
 #include "ops/math.h"
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 // The largest number of splits over which the tokens seen by one tile can spread.
 static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
@@ -17,7 +20,8 @@ static size_t most_splits(const lw_session* s, const lw_tiling* tiling) {
     const size_t jobs = lw_tile_jobs(tiling->heads, tiling->heads->n_heads);
     const size_t seen = window + ahead + lw_tile_tokens(tiling->heads, jobs) - 1;
     if (window == 0 || context <= seen) {
-        const size_t longest = cached < context ? cached : context;
+        const size_t topk = tiling->heads->index_topk,
+                     longest = least(least(cached, context), topk > 0 ? topk : context);
         return (longest + LW_SPLIT_TOKENS - 1) / LW_SPLIT_TOKENS;
     }
     // The first token seen may be the last token of a split.
@@ -39,8 +43,8 @@ void lw_widen_splits(lw_session* s, const lw_tiling* tiling) {
 }
 
 // Pairs of a query and a key. This is an estimate: each query is charged all keys that its tile sees.
-static size_t cost_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
+static size_t cost_of(const lw_tile* tile, size_t window) {
+    const lw_tokens seen = lw_attention_tokens(tile->position, tile->n_tokens, window, tile->length);
     return tile->n_tokens * (seen.end - seen.first);
 }
 
@@ -52,10 +56,10 @@ typedef struct split_room {
 } split_room;
 
 // Cuts tile `index` into splits if there is room.
-static void split_tile(lw_session* s, lw_tiling* tiling, size_t index, split_room* room) {
+static void split_tile(lw_tiling* tiling, size_t index, split_room* room) {
     const size_t jobs = tiling->jobs;
     lw_tile* tile = &tiling->tiles[index];
-    const lw_tokens splits = lw_splits_of(s, tile, tiling->window);
+    const lw_tokens splits = lw_splits_of(tile, tiling->window);
     const size_t count = splits.end - splits.first,
                  floats = count * jobs * lw_state_floats(tiling->heads, tiling->heads->n_heads / jobs, tile->n_tokens);
     if (count < 2 || count > room->tiles || floats > room->floats) return;
@@ -77,6 +81,13 @@ static void cut_tile(lw_tile* tile, const uint32_t* sees) {
     while (alike < tile->n_tokens && sees[alike] == sees[0]) ++alike;
     tile->n_tokens = alike;
     tile->length = sees[0];
+}
+
+// A query that sees more than index_topk tokens has a tile of its own.
+static void choose_tile(lw_tile* tile, uint32_t topk) {
+    const uint32_t alike = tile->position < topk ? topk - tile->position : 1;
+    if (tile->n_tokens > alike) tile->n_tokens = alike;
+    if (tile->position >= topk) tile->position = topk - 1;
 }
 
 // Jobs of the batch if each tile is cut into `jobs` jobs.
@@ -109,9 +120,11 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
         for (uint32_t row = begin; row < end; row += tiling->tiles[tiling->n - 1].n_tokens) {
             lw_tile* tile = &tiling->tiles[tiling->n++];
             *tile = (lw_tile){.sequence = sequence, .first_row = row, .length = length};
+            tile->position = s->b.position[row];
             tile->n_tokens = end - row < most ? end - row : most;
+            if (c->index_topk > 0) choose_tile(tile, c->index_topk);
             if (tiling->both_ways == 2 && batch->sees != NULL) cut_tile(tile, batch->sees + row);
-            cost += cost_of(s, tile, tiling->window);
+            cost += cost_of(tile, tiling->window);
         }
     }
     if (lw_make_stages(s, tiling)) return;
@@ -120,7 +133,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
     const lw_attention_own* own = lw_attention_of(s);
     split_room room = {own->split_states, own->splits_done, own->split_floats, own->split_tiles};
     for (size_t i = 0, whole = tiling->n; i < whole; ++i)
-        if (cost_of(s, &tiling->tiles[i], tiling->window) > too_long) split_tile(s, tiling, i, &room);
+        if (cost_of(&tiling->tiles[i], tiling->window) > too_long) split_tile(tiling, i, &room);
 }
 
 void lw_make_tiles(lw_session* s, const lw_batch* batch) {
@@ -152,9 +165,9 @@ static void charge_attention(lw_worker* w, const lw_attention_job* job, lw_token
 }
 
 // The tokens that one entry of the list of tiles handles.
-static lw_tokens tokens_of(const lw_session* s, const lw_tile* tile, size_t window) {
+static lw_tokens tokens_of(const lw_tile* tile, size_t window) {
     if (tile->n_splits == 0) return (lw_tokens){0, SIZE_MAX};
-    const size_t begin = (lw_splits_of(s, tile, window).first + tile->split) * LW_SPLIT_TOKENS;
+    const size_t begin = (lw_splits_of(tile, window).first + tile->split) * LW_SPLIT_TOKENS;
     return (lw_tokens){begin, begin + LW_SPLIT_TOKENS};
 }
 
@@ -174,8 +187,7 @@ static bool attend_job(lw_worker* w, const lw_attention_config* c, const lw_atte
     }
     const size_t floats = lw_state_floats(c, heads, tile->n_tokens);
     float* states = tile->states + number * tile->n_splits * floats;
-    w->ops->attention_split(job, lw_splits_of(w->s, tile, job->window).first + tile->split,
-                            states + tile->split * floats);
+    w->ops->attention_split(job, lw_splits_of(tile, job->window).first + tile->split, states + tile->split * floats);
     if (!is_last(&tile->done[number], tile->n_splits)) return false;
     w->ops->attention_merge(job, states, tile->n_splits);
     return true;
@@ -263,7 +275,7 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
                               .blocks = lw_block_table(w->s, w->step->batch, tile->sequence, place.group),
                               .kv_head = c->latent_rank > 0 ? 0 : number,
                               .n_tokens = tile->n_tokens,
-                              .first_position = w->b->position[tile->first_row],
+                              .first_position = tile->position,
                               .window = window_of(w, layer, tile),
                               .length = tile->length,
                               .brief = lw_is_tower(w->c),
@@ -275,7 +287,8 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
                               .sinks = layer->sinks != NULL ? layer->sinks + number * cols.group : NULL,
                               .out = of.out + (tile->first_row * tile_jobs + number) * cols.out,
                               .out_stride = tile_jobs * cols.out,
-                              .scratch = w->scratch};
+                              .scratch = w->scratch,
+                              .chosen = lw_chosen_tokens(w, c, tile->first_row)};
 }
 
 // A phase: the scores of attention in stages.
@@ -311,7 +324,7 @@ static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_t
     bool complete = attend_job(w, c, &job, tile, number * parts + part, heads);
     if (complete && stages->n_pieces > 0) complete = is_last(&tile->jobs_done[number], parts);
     // After the work: a charge takes the time since the last charge.
-    charge_attention(w, &job, tokens_of(w->s, tile, job.window), tile->split == 0);
+    charge_attention(w, &job, tokens_of(tile, job.window), tile->split == 0);
     return complete;
 }
 

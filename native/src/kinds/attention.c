@@ -5,6 +5,7 @@
 
 #include "graph/observe.h"
 #include "kinds/attend.h"
+#include "kinds/index.h"
 #include "kinds/latent.h"
 #include "kinds/stages.h"
 #include "ops/math.h"
@@ -141,9 +142,9 @@ static bool has_attention(const lw_model_config* model, const lw_layer_config* l
 }
 
 static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
-    return t->window == c->window && t->both_ways == c->both_ways && t->heads->n_heads == c->n_heads &&
-           t->heads->n_kv_heads == c->n_kv_heads && lw_key_dim(t->heads) == lw_key_dim(c) &&
-           lw_result_dim(t->heads) == lw_result_dim(c);
+    return t->window == c->window && t->both_ways == c->both_ways && t->heads->index_topk == c->index_topk &&
+           t->heads->n_heads == c->n_heads && t->heads->n_kv_heads == c->n_kv_heads &&
+           lw_key_dim(t->heads) == lw_key_dim(c) && lw_result_dim(t->heads) == lw_result_dim(c);
 }
 
 // Finds the layer's tiling. A new one is added unless an earlier layer has the same window, direction and heads.
@@ -254,6 +255,10 @@ static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size
     const lw_attention_config* c = &layer->config.attention;
     const size_t size = (size_t)c->n_kv_heads * c->head_dim;
     lw_attention_own* own = lw_attention_of(w->s);
+    if (c->latent_rank > 0) {
+        lw_make_latent_key(w, layer, row);
+        return;
+    }
     float *k = own->k + row * size, *v = own->v + row * size;
     lw_add_vector(k, layer->k_bias, size);
     lw_add_vector(v, layer->v_bias, size);
@@ -280,6 +285,7 @@ static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_add_vector(w->b->x + row * w->c->hidden_size, layer->attn_output_bias, w->c->hidden_size);
     if (c->latent_rank > 0) {
         lw_make_latent_row(w, layer, row, query_scale(c, w->b->position[row]));
+        if (c->index_heads > 0) lw_make_index_row(w, layer, row);
         return;
     }
     lw_add_vector(q, layer->q_bias, q_size);
@@ -303,7 +309,8 @@ static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
         n = (last < end ? last : end) - row;
         if (n > LW_BLOCK_TOKENS - offset) n = LW_BLOCK_TOKENS - offset;
         const uint32_t block = lw_block_table(w->s, batch, sequence, place.group)[position / LW_BLOCK_TOKENS];
-        const lw_kv_rows rows = {n, own->k + row * kv_size, own->v + row * kv_size};
+        const float* index = kv->index_dim > 0 ? lw_index_keys(w->s) + row * kv->index_dim : NULL;
+        const lw_kv_rows rows = {n, own->k + row * kv_size, own->v + row * kv_size, index};
         if (!lw_kv_write(kv, w->ops, place.slot, block, (uint32_t)offset, rows)) lw_note_non_finite(w);
     }
 }
@@ -352,6 +359,7 @@ static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const bool latent = layer->config.attention.latent_rank > 0;
     if (latent) lw_make_latent_queries(w, layer);
     rotate_and_store(w, layer, index, true);
+    if (layer->config.attention.index_heads > 0) lw_choose_tokens(w, layer, index);
     if (latent) lw_absorb_keys(w, layer);
     const lw_attention_own* own = lw_attention_of(w->s);
     if (latent)

@@ -68,6 +68,7 @@ typedef struct lw_kind {
 typedef enum lw_kind_number {
     LW_KIND_ATTENTION,
     LW_KIND_LATENT,
+    LW_KIND_INDEX,
     LW_KIND_STATE,
     LW_KIND_FFN,
     LW_KIND_NORMS,

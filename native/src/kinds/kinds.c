@@ -3,6 +3,7 @@
 const lw_kind* const lw_kinds[LW_N_KINDS] = {
     [LW_KIND_ATTENTION] = &lw_kind_attention,
     [LW_KIND_LATENT] = &lw_kind_latent,
+    [LW_KIND_INDEX] = &lw_kind_index,
     [LW_KIND_STATE] = &lw_kind_state,
     [LW_KIND_FFN] = &lw_kind_ffn,
     [LW_KIND_NORMS] = &lw_kind_norms,

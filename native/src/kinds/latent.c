@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kinds/attend.h"
+#include "kinds/index.h"
 #include "kinds/kind.h"
 
 static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
@@ -186,7 +187,9 @@ void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
     const size_t rank = c->query_rank;
     if (rank == 0) return;
     const lw_activations x = lw_activations_in(w, rank, &w->b->codes, of(w)->query);
-    const bool quantized = lw_reads_codes(w, &layer->q);
+    const bool has_index = layer->index_query.rows > 0;
+    const lw_matrix* const readers[] = {&layer->q, &layer->index_query};
+    const bool quantized = lw_any_reads_codes(w, readers, 1 + has_index);
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* values = of(w)->query + row * rank;
@@ -195,17 +198,24 @@ void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
         lw_charge_row(w, LW_OP_ROTATE, 2 * rank, quantized ? rank : 0);
     }
     lw_end_phase(w, LW_OP_ROTATE);
-    const lw_product product = lw_product_at(w, &layer->q, lw_attention_of(w->s)->q, false);
-    lw_multiply(w, LW_OP_QKV, &product, 1, &x);
+    lw_product products[2] = {lw_product_at(w, &layer->q, lw_attention_of(w->s)->q, false)};
+    if (has_index) products[1] = lw_product_at(w, &layer->index_query, lw_index_queries(w->s), false);
+    lw_multiply(w, LW_OP_QKV, products, 1 + has_index, &x);
+}
+
+void lw_make_latent_key(const lw_worker* w, const lw_layer* layer, size_t row) {
+    const lw_attention_config* c = &layer->config.attention;
+    const size_t rank = c->latent_rank, at = row * (c->rope_dim / 2);
+    float* stored = lw_attention_of(w->s)->k + row * lw_key_dim(c);
+    w->ops->rmsnorm(stored, stored, layer->latent_norm, rank, c->latent_eps);
+    w->ops->rope(stored + rank, w->b->cosine[c->rope] + at, w->b->sine[c->rope] + at, c->rope_dim);
 }
 
 void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t rank = c->latent_rank, turned = c->rope_dim, half = turned / 2, key = lw_key_dim(c);
     const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
-    float* stored = lw_attention_of(w->s)->k + row * key;
-    w->ops->rmsnorm(stored, stored, layer->latent_norm, rank, c->latent_eps);
-    w->ops->rope(stored + rank, cosine, sine, turned);
+    lw_make_latent_key(w, layer, row);
     const head_matrices m = keys_of(w, layer);
     float* q = lw_attention_of(w->s)->q + row * m.from_stride;
     for (size_t i = 0; i < m.from_stride; ++i) q[i] *= scale;

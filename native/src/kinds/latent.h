@@ -15,6 +15,8 @@ float* lw_latent_results(const lw_session* s);
 void lw_make_latent_queries(lw_worker* w, const lw_layer* layer);
 void lw_absorb_keys(lw_worker* w, const lw_layer* layer);
 void lw_expand_values(lw_worker* w, const lw_layer* layer);
+// Finishes one row of the cache: the norm of its latent part, RoPE of the rest.
+void lw_make_latent_key(const lw_worker* w, const lw_layer* layer, size_t row);
 // Works on one row: scales its queries, rotates their RoPE part, finishes its row of the cache, and quantizes the input
 // of lw_absorb_keys.
 void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale);

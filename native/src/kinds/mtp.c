@@ -161,13 +161,15 @@ void lw_keep_hidden(lw_worker* w) {
 }
 
 static void store_keys(lw_worker* w, const lw_layer* head, uint32_t index) {
-    const lw_matrix* matrices[] = {&head->k, &head->v};
+    const bool latent = head->config.attention.latent_rank > 0;
+    const lw_matrix* matrices[] = {latent ? &head->latent_down : &head->k, &head->v};
+    const size_t n = latent ? 1 : 2;
     const lw_norm by = lw_norm_before_mixer(head, head->attn_input_order);
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, 2));
+    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     const lw_attention_own* attention = lw_attention_of(w->s);
-    const lw_product products[] = {lw_product_at(w, &head->k, attention->k, false),
-                                   lw_product_at(w, &head->v, attention->v, false)};
-    lw_multiply(w, LW_OP_QKV, products, 2, &x);
+    const lw_product products[] = {lw_product_at(w, matrices[0], attention->k, false),
+                                   lw_product_at(w, matrices[1], attention->v, false)};
+    lw_multiply(w, LW_OP_QKV, products, n, &x);
     lw_store_keys(w, head, index);
 }
 

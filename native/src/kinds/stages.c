@@ -48,14 +48,14 @@ void lw_take_stages(lw_session* s, lw_parts* parts) {
 }
 
 // The tokens that a tile sees, in whole blocks.
-static lw_tokens seen_by(const lw_session* s, const lw_tile* tile, size_t window) {
-    const lw_tokens seen = lw_attention_tokens(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
+static lw_tokens seen_by(const lw_tile* tile, size_t window) {
+    const lw_tokens seen = lw_attention_tokens(tile->position, tile->n_tokens, window, tile->length);
     return (lw_tokens){seen.first / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS,
                        (seen.end + LW_BLOCK_TOKENS - 1) / LW_BLOCK_TOKENS * LW_BLOCK_TOKENS};
 }
 
-static size_t splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    const lw_tokens splits = lw_splits_of(s, tile, window);
+static size_t splits_of(const lw_tile* tile, size_t window) {
+    const lw_tokens splits = lw_splits_of(tile, window);
     return splits.end - splits.first;
 }
 
@@ -66,13 +66,13 @@ typedef struct demand {
     size_t longest;      // pairs of a query token and a token of one split
 } demand;
 
-static demand demand_of(const lw_session* s, const lw_tiling* tiling) {
+static demand demand_of(const lw_tiling* tiling) {
     demand all = {0};
     for (size_t i = 0; i < tiling->n; ++i) {
         const lw_tile* tile = &tiling->tiles[i];
-        const lw_tokens seen = seen_by(s, tile, tiling->window);
+        const lw_tokens seen = seen_by(tile, tiling->window);
         const size_t n = seen.end - seen.first, pairs = tile->n_tokens * (n < LW_SPLIT_TOKENS ? n : LW_SPLIT_TOKENS);
-        all.splits += splits_of(s, tile, tiling->window);
+        all.splits += splits_of(tile, tiling->window);
         all.blocks += n / LW_BLOCK_TOKENS;
         all.scores += tile->n_tokens * tiling->heads->n_heads * n;
         lw_widen(&all.most_tokens, tile->n_tokens);
@@ -106,10 +106,10 @@ static void choose_parts(lw_stages* out, const lw_attention_config* c, size_t jo
 }
 
 // Cuts what the first `n` tiles see into pieces of at most `blocks` blocks. Returns their number.
-static size_t cut_pieces(const lw_session* s, const lw_tiling* tiling, size_t n, size_t blocks, lw_score_piece* out) {
+static size_t cut_pieces(const lw_tiling* tiling, size_t n, size_t blocks, lw_score_piece* out) {
     size_t pieces = 0;
     for (size_t i = 0; i < n; ++i) {
-        const lw_tokens seen = seen_by(s, &tiling->tiles[i], tiling->window);
+        const lw_tokens seen = seen_by(&tiling->tiles[i], tiling->window);
         for (size_t first = seen.first, end; first < seen.end; first = end, ++pieces) {
             end = first + blocks * LW_BLOCK_TOKENS < seen.end ? first + blocks * LW_BLOCK_TOKENS : seen.end;
             if (out != NULL) out[pieces] = (lw_score_piece){(uint32_t)i, {first, end}};
@@ -119,12 +119,11 @@ static size_t cut_pieces(const lw_session* s, const lw_tiling* tiling, size_t n,
 }
 
 // Gives a tile its room for scores, states and counters, and lists its further splits.
-static void place_tile(const lw_session* s, lw_tiling* tiling, size_t index, const lw_stages* stages,
-                       lw_stage_room* room) {
+static void place_tile(lw_tiling* tiling, size_t index, const lw_stages* stages, lw_stage_room* room) {
     lw_tile* tile = &tiling->tiles[index];
     const lw_attention_config* c = tiling->heads;
-    const lw_tokens seen = seen_by(s, tile, tiling->window);
-    const size_t splits = splits_of(s, tile, tiling->window),
+    const lw_tokens seen = seen_by(tile, tiling->window);
+    const size_t splits = splits_of(tile, tiling->window),
                  parts = tiling->jobs * stages->head_parts * stages->dim_parts;
     tile->first_score = seen.first;
     tile->score_span = seen.end - seen.first;
@@ -145,7 +144,7 @@ bool lw_make_stages(lw_session* s, lw_tiling* tiling) {
     stages->n_pieces = 0;
     if (!may_have_stages(s, c) || n * jobs >= threads) return false;
     lw_stage_room room = lw_attention_of(s)->stage_room;
-    const demand all = demand_of(s, tiling);
+    const demand all = demand_of(tiling);
     const size_t products = all.longest * (c->n_heads / c->n_kv_heads) * 2 * c->head_dim;
     if (all.splits * jobs >= threads || all.scores > room.n_scores || products < WORTH) return false;
     lw_stages found = {0};  // of the candidates the first is taken always
@@ -156,10 +155,10 @@ bool lw_make_stages(lw_session* s, lw_tiling* tiling) {
         return false;
     found.pieces = stages->pieces;
     size_t blocks = rounded_up(all.blocks * jobs, threads);
-    while (cut_pieces(s, tiling, n, blocks, NULL) * jobs > threads) ++blocks;
-    found.n_pieces = cut_pieces(s, tiling, n, blocks, found.pieces);
+    while (cut_pieces(tiling, n, blocks, NULL) * jobs > threads) ++blocks;
+    found.n_pieces = cut_pieces(tiling, n, blocks, found.pieces);
     *stages = found;
-    for (size_t i = 0; i < n; ++i) place_tile(s, tiling, i, stages, &room);
+    for (size_t i = 0; i < n; ++i) place_tile(tiling, i, stages, &room);
     return true;
 }
 

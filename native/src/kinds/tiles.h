@@ -12,6 +12,9 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t sequence;
     uint32_t first_row;  // row of the batch
     uint32_t n_tokens;
+    // Position of the first token, but at most index_topk - 1 in layers with an index: a query that sees as many tokens
+    // as it may attends to a text of just these.
+    uint32_t position;
     uint32_t length;  // tokens of the sequence if attention is bidirectional, else 0
     // A tile with a long context is listed once for each split of its context. All its entries share `states` and
     // `done`.
@@ -79,13 +82,15 @@ static inline lw_attention_own* lw_attention_of(const lw_session* s) { return s-
 
 enum { LW_ATTENTION_ROWS = 64 };  // query rows (tokens x heads of a group) that share one pass over the keys
 
-enum { LW_LATENT_HEADS = 16 };  // most heads in one job of latent attention
+enum { LW_LATENT_HEADS = 16 };  // most heads in one job of latent attention to all tokens
 
 // Number of jobs of a tile: one for each KV head. In latent attention all heads share the latent rows. There the heads
 // are cut into equal parts: at least `least` parts, but not more parts than heads.
 static inline size_t lw_tile_jobs(const lw_attention_config* c, size_t least) {
     if (c->latent_rank == 0) return c->n_kv_heads;
-    size_t parts = 1 + (c->n_heads - 1) / LW_LATENT_HEADS;
+    // Each job collects the chosen tokens again, so that there it has many heads.
+    const size_t most = c->index_topk > 0 ? LW_ATTENTION_ROWS : LW_LATENT_HEADS;
+    size_t parts = 1 + (c->n_heads - 1) / most;
     if (parts < least) parts = least;
     if (parts >= c->n_heads) return c->n_heads;
     while (c->n_heads % parts != 0) ++parts;
@@ -105,8 +110,8 @@ static inline size_t lw_state_floats(const lw_attention_config* c, size_t heads,
 }
 
 // The splits over which the tokens seen by a tile spread.
-static inline lw_tokens lw_splits_of(const lw_session* s, const lw_tile* tile, size_t window) {
-    return lw_attention_splits(s->b.position[tile->first_row], tile->n_tokens, window, tile->length);
+static inline lw_tokens lw_splits_of(const lw_tile* tile, size_t window) {
+    return lw_attention_splits(tile->position, tile->n_tokens, window, tile->length);
 }
 
 // Makes tile `index` its own first split of `count`, and appends the further ones to the list.

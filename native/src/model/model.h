@@ -10,14 +10,15 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 26 };
+enum { LW_LAYER_MATRICES = 29 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
     lw_layer_config config;
     union {
         struct {  // in the order in which a step reads them
-            lw_matrix latent_query, latent_down, q, k, v, attn_gate;
+            lw_matrix latent_query, latent_down, index_key, index_weights, index_query;
+            lw_matrix q, k, v, attn_gate;
             lw_matrix latent_keys, latent_values;  // of all heads, stacked
             lw_matrix attn_output;
             lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
@@ -45,6 +46,7 @@ typedef struct lw_layer {
     float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
     float* sinks;                                       // [n_heads]
     float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
+    float *index_key_norm, *index_key_norm_bias;        // [index_dim]
     float* state_conv;                                  // [channels][taps]
     float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM
     float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]

@@ -93,8 +93,8 @@ bool lw_is_of_dense(lw_role role) {
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS || role == LW_EXPERTS_IN ||
-           role == LW_EXPERTS_OUT;
+           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
+           (role >= LW_EXPERTS_IN && role <= LW_INDEX_WEIGHTS);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -140,6 +140,11 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_LATENT_QUERY_NORM,
                                       LW_LATENT_DOWN,
                                       LW_LATENT_NORM,
+                                      LW_INDEX_KEY,
+                                      LW_INDEX_KEY_NORM,
+                                      LW_INDEX_KEY_NORM_BIAS,
+                                      LW_INDEX_WEIGHTS,
+                                      LW_INDEX_QUERY,
                                       LW_ATTN_Q,
                                       LW_ATTN_K,
                                       LW_ATTN_V,

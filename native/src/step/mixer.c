@@ -3,7 +3,7 @@
 #include "kinds/kinds.h"
 #include "step/run.h"
 
-enum { MAX_INPUTS = 2 * LW_MAX_MIXER_INPUTS };  // a layer has at most two kinds with inputs
+enum { MAX_INPUTS = 3 * LW_MAX_MIXER_INPUTS };  // a layer has at most three kinds with inputs
 
 static bool mixes(const lw_worker* w, const lw_layer* layer, size_t kind) {
     return lw_kinds[kind]->inputs != NULL && lw_has_kind(w->model, layer, kind);

@@ -1,6 +1,5 @@
 """What a model's tokens cost: bytes read, numbers multiplied."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -24,7 +23,7 @@ from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
 # What a step multiplies of a head that predicts further tokens: the rest runs between steps.
-FED = (Role.MTP_PROJECTION, Role.ATTN_K, Role.ATTN_V)
+FED = (Role.MTP_PROJECTION, Role.ATTN_K, Role.ATTN_V, Role.LATENT_DOWN)
 STATE_PASSES = 3  # over the state of a head: it shrinks, something is added, a result is read
 
 
@@ -150,8 +149,14 @@ def work_of(
 
 
 def _windows(config: ModelConfig) -> WindowShares:
-    counts = Counter(one.window for one in _attentions(config))
-    return tuple((window, count / counts.total()) for window, count in counts.items())
+    counts: dict[int | None, float] = {}
+    for one in _attentions(config):
+        of_index = _of_a_token_scored(one) / _of_a_token_seen(one)
+        for window, share in ((one.index_topk or one.window, 1 - of_index), (None, of_index)):
+            if share > 0:
+                counts[window] = counts.get(window, 0) + share
+    total = sum(counts.values())
+    return tuple((window, count / total) for window, count in counts.items())
 
 
 def _attentions(config: ModelConfig) -> list[Attention]:
@@ -173,10 +178,16 @@ def _state_values(state: State | None, hidden: int) -> float:
 
 
 def _of_a_token_seen(attention: Attention) -> int:
-    """Products of queries and keys, and of probabilities and values."""
+    """Products of queries and keys, of probabilities and values, and of index queries and keys."""
     if attention.latent_rank:
-        return attention.n_heads * (2 * attention.latent_rank + attention.rope_dim)
+        row = 2 * attention.latent_rank + attention.rope_dim
+        return attention.n_heads * row + _of_a_token_scored(attention)
     return 2 * attention.n_heads * attention.head_dim
+
+
+def _of_a_token_scored(attention: Attention) -> int:
+    """Products of index queries and keys: with all tokens before, not only those chosen."""
+    return attention.index_heads * attention.index_dim
 
 
 def _attention_values(attention: Attention | None) -> float:

@@ -165,7 +165,7 @@ static cache make_cache(fuzz_input* in, lw_type type, uint32_t head_dim, uint32_
     const size_t token = (size_t)kv_heads * head_dim;
     for (uint32_t i = 0; i < n_blocks * LW_BLOCK_TOKENS; ++i)
         (void)lw_kv_write(&c.kv, scalar_ops(), 0, i / LW_BLOCK_TOKENS, i % LW_BLOCK_TOKENS,
-                          (lw_kv_rows){1, keys.data + i * 7 % 8 * token, these.data + i * 3 % 8 * token});
+                          (lw_kv_rows){1, keys.data + i * 7 % 8 * token, these.data + i * 3 % 8 * token, NULL});
     free_values(keys);
     free_values(these);
     return c;

@@ -27,7 +27,7 @@ def predicted_logits(
             norm(config, own, Role.MTP_HIDDEN_NORM, before),
         )
         x = np.concatenate(parts, axis=1) @ own[Role.MTP_PROJECTION].T
-        x, near = program.through_layer(config, index, own, x, {})
+        x, near = program.through_layer(config, index, own, x, program.Stored())
         margin = min(margin, near)
         last = norm(config, own, Role.MTP_NORM, x[-1:] * config.layers[index].output_scale)
         logits.append(program.logits_of_rows(config, weights, last)[0])

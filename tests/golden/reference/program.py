@@ -6,6 +6,7 @@ with what computes in earnest.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +27,15 @@ from tests.golden.reference.parts import Array, norm, rms, sigmoid, silu, softpl
 Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vectors (size,)
 
 
+@dataclass
+class Stored:
+    """What layers leave for later ones."""
+
+    kv: dict[int, tuple[Array, Array]] = field(default_factory=dict)  # keys and values of layers
+    chosen: Array | None = None  # [tokens][tokens] which tokens the last index chose
+    margin: float = np.inf  # how near its choice came to another one
+
+
 def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
     """Logits [tokens][vocab_size], and how near any choice of experts came to another one."""
     rows, margin = hidden_rows(config, weights, tokens)
@@ -38,7 +48,7 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
     inputs = layer_inputs(config, weights, tokens, x)
-    stored: dict[int, tuple[Array, Array]] = {}
+    stored = Stored()
     for index in range(config.n_layers - config.has_mtp):
         own = of_layer(weights, index)
         x, near = through_layer(config, index, own, x, stored)
@@ -50,6 +60,7 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
             result = gate * inputs[:, index] @ own[Role.PER_LAYER_OUT].T
             x = x + norm(config, own, Role.PER_LAYER_RESULT_NORM, result)
         x = x * config.layers[index].output_scale
+    margin = min(margin, stored.margin)
     return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), float(margin)
 
 
@@ -72,7 +83,7 @@ def through_layer(
     index: int,
     own: Mapping[Role, Array],
     x: Array,
-    stored: dict[int, tuple[Array, Array]],
+    stored: Stored,
 ) -> tuple[Array, float]:
     """x behind attention or a state and the FFN; and how near a choice of experts was."""
     layer, before, margin = config.layers[index], x, np.inf
@@ -179,14 +190,37 @@ def expanded(
     return q, k, np.einsum("tr,hvr->thv", latent, values)
 
 
+def choose(
+    config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array, stored: Stored
+) -> None:
+    """Choose the tokens that queries see by their index scores."""
+    assert c.rope is not None
+    rope, n = config.ropes[c.rope], len(x)
+    of_q = rms(x @ own[Role.LATENT_QUERY].T, own[Role.LATENT_QUERY_NORM], c.latent_eps)
+    q = turn(rope, (of_q @ own[Role.INDEX_QUERY].T).reshape(n, c.index_heads, c.index_dim))
+    keys = x @ own[Role.INDEX_KEY].T
+    centred = keys - keys.mean(axis=1, keepdims=True)
+    keys = rms(centred, own[Role.INDEX_KEY_NORM], c.latent_eps) + own[Role.INDEX_KEY_NORM_BIAS]
+    products = np.einsum("thd,sd->ths", q, turn(rope, keys[:, None])[:, 0])
+    scores = np.einsum("th,ths->ts", x @ own[Role.INDEX_WEIGHTS].T, np.maximum(products, 0))
+    stored.chosen = np.ones((n, n), bool)
+    for token in range(c.index_topk, n):
+        row = scores[token, : token + 1]
+        order = np.argsort(-row, kind="stable")
+        stored.chosen[token, order[c.index_topk :]] = False
+        last, next_one = row[order[c.index_topk - 1]], row[order[c.index_topk]]
+        if last != next_one:
+            stored.margin = min(stored.margin, float((last - next_one) / np.abs(row).max()))
+
+
 def attention(
     config: ModelConfig,
     index: int,
     own: Mapping[Role, Array],
     x: Array,
-    stored: dict[int, tuple[Array, Array]],
+    stored: Stored,
 ) -> Array:
-    """Causal attention of all tokens to those before them; ``stored``: those of layers."""
+    """Causal attention of all tokens to those before them."""
     c = config.layers[index].attention
     assert c is not None
     if c.latent_rank:
@@ -194,8 +228,8 @@ def attention(
     else:
         q = heads_of(config, c, own, Role.ATTN_Q, product_of(own, Role.ATTN_Q, x))
         if c.kv_layer is None:
-            stored[index] = keys_and_values(config, c, own, x)
-        k, v = stored[index if c.kv_layer is None else c.kv_layer]
+            stored.kv[index] = keys_and_values(config, c, own, x)
+        k, v = stored.kv[index if c.kv_layer is None else c.kv_layer]
     n = len(x)
     positions = np.arange(n)
     if c.position_scale is not None:
@@ -204,6 +238,10 @@ def attention(
     seen = positions[None, :] <= positions[:, None]
     if c.window is not None:
         seen &= positions[None, :] > positions[:, None] - c.window
+    if c.index_heads:
+        choose(config, c, own, x, stored)
+    if c.index_topk and stored.chosen is not None:
+        seen &= stored.chosen
     group = c.n_heads // k.shape[1]
     out = np.zeros((n, c.n_heads, v.shape[2]))
     for head in range(c.n_heads):

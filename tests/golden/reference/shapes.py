@@ -120,6 +120,14 @@ def shapes_of_latent(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
     if c.query_rank:
         shapes[Role.LATENT_QUERY] = (c.query_rank, hidden)
         shapes[Role.LATENT_QUERY_NORM] = (c.query_rank,)
+    if c.index_heads:
+        shapes |= {
+            Role.INDEX_QUERY: (c.index_heads * c.index_dim, c.query_rank),
+            Role.INDEX_KEY: (c.index_dim, hidden),
+            Role.INDEX_KEY_NORM: (c.index_dim,),
+            Role.INDEX_KEY_NORM_BIAS: (c.index_dim,),
+            Role.INDEX_WEIGHTS: (c.index_heads, hidden),
+        }
     if c.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.sinks:

@@ -136,6 +136,12 @@ class Role(IntEnum):
     # Of experts with a latent_size.
     EXPERTS_IN = 94  # (latent_size, hidden_size)
     EXPERTS_OUT = 95  # (hidden_size, latent_size)
+    # Of attention with index_heads.
+    INDEX_QUERY = 96  # (index_heads * index_dim, query_rank)
+    INDEX_KEY = 97  # (index_dim, hidden_size)
+    INDEX_KEY_NORM = 98  # (index_dim,)
+    INDEX_KEY_NORM_BIAS = 99
+    INDEX_WEIGHTS = 100  # (index_heads, hidden_size)
 
 
 @dataclass(frozen=True)

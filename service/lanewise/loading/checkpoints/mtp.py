@@ -42,8 +42,9 @@ def with_mtp(
     if not family.has_mtp:
         raise ModelFileError(
             f"{where}: mtp asks for a multi-token prediction head, which is not supported for"
-            f" {family.name} models; accepted: qwen3_5, qwen3_5_moe, qwen3_next or glm4_moe files"
-            " with such a head"
+            f" {family.name} models; accepted: qwen3_5, qwen3_5_moe, qwen3_next, glm4_moe,"
+            " glm4_moe_lite, glm_moe_dsa, deepseek_v2, deepseek_v3 or deepseek_v32 files with such"
+            " a head"
         )
     number = config.n_layers
     named = {_usual(name, number, column): tensor for name, tensor in sources.items()}
@@ -104,5 +105,11 @@ def _layer(number: int, column: int) -> str:
 
 
 def _head_layer(config: ModelConfig) -> Layer:
-    layers = [one for one in config.layers if one.attention is not None]
-    return replace(layers[-1], state=None, mtp=True)
+    """Return a layer like the last one with attention; without an index it attends to all tokens.
+
+    Guesses change no answer, and the cost of one layer's attention is small.
+    """
+    layer = [one for one in config.layers if one.attention is not None][-1]
+    assert layer.attention is not None
+    attention = replace(layer.attention, index_topk=0, index_heads=0, index_dim=0)
+    return replace(layer, attention=attention, state=None, mtp=True)

@@ -78,8 +78,12 @@ def gguf_program(file: ModelFile) -> ModelConfig:
     else:
         file.ignore(*UNUSED_OF_DENSE)
         layers, name = [Layer(attention, gated_of(file))] * n_layers, "youtu"
-    config = model_of(file, name, layers)
-    if mscale_of(file)[1]:  # mscale is then equal, and cosines and sines are unscaled
+    return gguf_unscaled(file, model_of(file, name, layers))
+
+
+def gguf_unscaled(file: ModelFile, config: ModelConfig) -> ModelConfig:
+    """Return a GGUF file's program without a scale of cosines and sines, if scores have it."""
+    if mscale_of(file)[1]:  # mscale is then equal
         config = replace(config, ropes=(replace(config.ropes[0], scale=1.0),))
     return config
 
@@ -107,4 +111,5 @@ FAMILY = Family(
     gguf_interleaved_rope=True,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )

@@ -26,10 +26,24 @@ def deepseek_of(file: ModelFile, name: str, first: int) -> ModelConfig:
     return model_of(file, name, layers)
 
 
+def first_sparse_of(file: ModelFile, default: int) -> int:
+    """Return the first layer with experts, from each layer's kind or the number of dense layers."""
+    first, key = file.integer("first_k_dense_replace", default=default, least=0), "mlp_layer_types"
+    kinds = file.raw(key)
+    if isinstance(kinds, list):
+        first = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    n_layers = file.integer("num_hidden_layers")
+    usual = ["dense"] * first + ["sparse"] * (n_layers - first)
+    if kinds not in (None, usual):
+        raise file.fail(key, f"{n_layers} times 'dense' or, from some layer on, 'sparse'")
+    return first
+
+
 FAMILY = Family(
     "deepseek_v3",
     program=program,
     hf_tensors=hf_latent_tensors,
     hf_interleaved_rope=True,
     gguf_is_usual=False,
+    has_mtp=True,
 )
