@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 RESULTS = np.load(GOLDEN / "results.npz")
 ISA = os.environ.get("LANEWISE_ISA")
+# Cases that every level computes.
+LEVELS = ("bert", "xlm_roberta_reranker", "modernbert", "nomic_bert", "mpnet", "mpnet_one_layer")
 TOLERANCE = 1e-5  # of the largest number; 2e-6 is the most that is found
 
 
@@ -71,7 +73,7 @@ def test_a_gguf_file_has_the_bits_of_the_directory(name: str, path: Path, tmp_pa
 
 
 @pytest.mark.parametrize("weights", [None, "q8_0"])
-@pytest.mark.parametrize("name", ["bert", "xlm_roberta_reranker", "modernbert", "nomic_bert"])
+@pytest.mark.parametrize("name", LEVELS)
 def test_levels_threads_steps_and_packing_give_the_same_bits(
     name: str, weights: str | None, path: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ static void test_latent_layers(void) {
     SPOILT(a->qk_norm = LW_QK_NORM_HEAD, "layer 1: latent_rank is 96, with which");
     SPOILT(a->output_gate = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->alibi = 1, "layer 1: alibi is 1 and score_scale");
+    SPOILT(a->distances = 5, "layer 1: latent_rank is 96, with which");
     SPOILT(a->values_are_keys = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->qkv_clip = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->value_norm = 1, "layer 1: latent_rank is 96, with which");
@@ -121,6 +122,7 @@ static void test_layers(void) {
     SPOILT(a->rope = -2, "layer 1: rope is -2");
     SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
     SPOILT((a->n_heads = 4, a->alibi = 1), "layer 1: alibi with 4 heads, must be 2 as in the first layer that has");
+    SPOILT(a->distances = 1 << 17, "layer 1: distances is 131072, must be 0 to 65536");
     SPOILT(a->alibi = 3, "layer 1: alibi is 3, must be 0 to 2");
     SPOILT(a->alibi = 2, "layer 1: alibi is 2 and score_scale 0, must be 0 and 0 as in the first layer that has");
     SPOILT((good.layers[0].attention.alibi = a->alibi = 2, a->score_scale = 0.5f),

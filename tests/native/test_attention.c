@@ -13,7 +13,7 @@
 #include "kernels/lane_ops.h"
 #include "kv_cache.h"
 
-enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3, MAX_DIM = 640 };
+enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3, MAX_DIM = 640, MAX_REACH = 150 };
 
 static uint64_t state = 1;
 
@@ -32,12 +32,12 @@ typedef struct sample {
     uint8_t* cache;
     float *q, *out;
     uint32_t blocks[MAX_BLOCKS];
-    bool falls;  // scores with the distance
+    bool falls, changes;  // scores with the distance, by it
     float slopes[9];
+    float distances[9 * (2 * MAX_REACH + 1)];
 } sample;
 
-// Of the query that is being defined.
-static float query_slope;
+static float query_slope, *query_changes;  // of the query that is being defined
 static size_t query_place;
 
 // Values of a result.
@@ -129,6 +129,9 @@ static sample make(void) {
         s.job.first_position = draw(s.context - s.job.n_tokens + 1);
     }
     s.falls = kv->type != LW_I8 && draw(3) == 0;
+    s.changes = kv->type != LW_I8 && draw(3) == 0;
+    s.job.reach = 1 + draw(MAX_REACH);
+    for (size_t i = 0; i < 9 * (2 * MAX_REACH + 1); ++i) s.distances[i] = 4 * uniform();
     for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
     s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
@@ -227,6 +230,11 @@ static float capped(float score, float cap) {
     return fmaf(score, 0, fmaf(1 / (1 + exp_of(0 - score * (2 / cap))), 2 * cap, -cap));
 }
 
+static float change_at(const sample* s, ptrdiff_t distance) {
+    const ptrdiff_t reach = (ptrdiff_t)s->job.reach;
+    return query_changes[reach + (distance < -reach ? -reach : distance > reach ? reach : distance)];
+}
+
 // Tokens first .. end-1 of one unit, all of which the query sees.
 static void step_unit(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
     const size_t unit = unit_of(s), base = first / unit * unit;
@@ -234,8 +242,9 @@ static void step_unit(const sample* s, softmax* p, const float* q, size_t first,
     for (size_t t = first - base; t < end - base; ++t) {
         probability[t] = score_of(s, q, head_at(s, (base + t) / LW_BLOCK_TOKENS), t % LW_BLOCK_TOKENS);
         if (s->job.softcap > 0) probability[t] = capped(probability[t], s->job.softcap);
-        const float distance = fabsf((float)(base + t) - (float)query_place);
-        if (s->falls) probability[t] = fmaf(-query_slope, distance, probability[t]);
+        const ptrdiff_t distance = (ptrdiff_t)(base + t) - (ptrdiff_t)query_place;
+        if (s->falls) probability[t] = fmaf(-query_slope, fabsf((float)distance), probability[t]);
+        if (s->changes) probability[t] += change_at(s, distance);
         if (probability[t] > largest) largest = probability[t];
     }
     const float shrink = p->largest == largest ? 1.0f : exp_of(p->largest - largest);
@@ -268,6 +277,7 @@ static void define_row(const sample* s, size_t token, size_t head, float* out) {
     size_t first = window != 0 && place + 1 > window ? place + 1 - window : 0, end = place + 1;
     if (length != 0) end = window != 0 && place + window < length ? place + window : length;
     query_slope = s->slopes[head];
+    query_changes = (float*)s->distances + head * (2 * s->job.reach + 1);
     query_place = place;
     softmax total = {.largest = -INFINITY};
     while (first < end) {
@@ -298,9 +308,7 @@ static size_t compare(const sample* s, const char* level) {
             if (failed++ == 0)
                 printf(
                     "%s: cache type %d%s, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
-                    "token %zu, head "
-                    "%zu "
-                    "differs\n",
+                    "token %zu, head %zu differs\n",
                     level, (int)s->job.kv.type, s->job.brief ? ", brief" : "", s->context, s->job.n_tokens,
                     s->job.group, s->job.kv.head_dim, s->job.window, s->job.length, t, h);
         }
@@ -323,7 +331,7 @@ static void attend_part(const sample* s, const lw_lane_ops* ops, size_t head, si
     lw_attention_job* job = &part.job;
     job->q = NULL;
     job->group = heads;
-    job->slopes = NULL;  // the scores have them
+    job->slopes = job->distances = NULL;  // the scores have them
     job->scores += head * job->score_span;
     job->out += head * result_dim(s);
     job->dims = dims;
@@ -414,6 +422,7 @@ int main(int argc, char** argv) {
         sample s = make();
         s.job.blocks = s.blocks;
         s.job.slopes = s.falls ? s.slopes : NULL;
+        s.job.distances = s.changes ? s.distances : NULL;
         s.job.scratch = allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group,
                                                                              lw_align_floats(s.job.kv.head_dim)));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {

@@ -115,7 +115,8 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM = 91,  // (1, 3 * side * side), and the bias
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
-    LW_ROLE_COUNT = 94
+    LW_ATTN_DISTANCES = 94,     // (1, n_heads * (2 * distances + 1)), once per layer (lw_attention_config.distances)
+    LW_ROLE_COUNT = 95
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -161,6 +162,9 @@ typedef struct lw_attention_config {
                                  // 2^(-8 (i + 1) / n_heads). If n_heads is no power of two, the p first heads (p: the
                                  // power of two below) have the slopes of p heads, and the rest have every second slope
                                  // of 2 p heads. 2: slopes are multiplied by score_scale
+    uint32_t distances;          // 0 = off; else to scores of head h is added number h * (2 * distances + 1) +
+                                 // distances + d of LW_ATTN_DISTANCES, d: the key's position minus the query's, at
+                                 // least -distances and at most distances; at most 65536
     float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0 = off; else Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))

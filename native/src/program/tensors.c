@@ -93,7 +93,7 @@ bool lw_is_of_dense(lw_role role) {
 bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
-           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS;
+           (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS || role == LW_ATTN_DISTANCES;
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -150,6 +150,7 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_LATENT_KEYS,
                                       LW_LATENT_VALUES,
                                       LW_ATTN_SINKS,
+                                      LW_ATTN_DISTANCES,
                                       LW_ATTN_GATE,
                                       LW_ATTN_OUTPUT,
                                       LW_ATTN_OUTPUT_BIAS,

@@ -211,6 +211,10 @@ def attention(
         if c.alibi:
             fall = alibi_slope(head, c.n_heads) * (c.score_scale if c.scaled_alibi else 1)
             scores = scores - fall * (positions[:, None] - positions[None, :])
+        if c.distances:
+            changes = own[Role.ATTN_DISTANCES].reshape(c.n_heads, -1)[head]
+            ahead = positions[None, :] - positions[:, None]
+            scores = scores + changes[np.clip(ahead, -c.distances, c.distances) + c.distances]
         scores = np.where(seen, scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]

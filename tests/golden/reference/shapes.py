@@ -89,6 +89,8 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
     if c.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
+    if c.distances:
+        shapes[Role.ATTN_DISTANCES] = (c.n_heads * (2 * c.distances + 1),)
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
     if c.output_gate or c.head_gate:

@@ -133,6 +133,7 @@ class Role(IntEnum):
     PATCHES_INPUT_NORM = 91  # (3 * side**2,)
     PATCHES_INPUT_NORM_BIAS = 92
     PATCHES_NORM_BIAS = 93
+    ATTN_DISTANCES = 94  # (n_heads * (2 * Attention.distances + 1),), in every layer
 
 
 @dataclass(frozen=True)

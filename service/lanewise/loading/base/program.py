@@ -60,6 +60,9 @@ class Attention:
     qk_norm: str = "none"  # one of QK_NORMS
     alibi: bool = False  # scores fall with the distance, by head from 1/2 down to 1/256
     scaled_alibi: bool = False  # the slopes are multiplied by score_scale; only with alibi
+    # Scores change by a number of the head and of the key's position minus the query's, which is
+    # limited to -distances .. distances; 0: they do not.
+    distances: int = 0
     sinks: bool = False  # one logit for each head in the softmax's denominator
     score_scale: float = 0.0  # multiplies query-key products; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).

@@ -13,12 +13,12 @@ from lanewise.loading.families.encoders import (
     classifier_pooling,
     encoder_attention,
     encoder_family,
-    give_norm_after,
     give_outside_layers,
+    give_post_norm_layers,
     post_norm_model,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
-from lanewise.loading.families.naming import give_roles, split_gate_and_up
+from lanewise.loading.families.naming import split_gate_and_up
 from lanewise.loading.files.rearranging import Rearranged, without_prefixes
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -102,14 +102,11 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] 
     give_outside_layers(tensors, config, heads)
     tensors.rename(POSITIONS, tensors.usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
-        folder = f"encoder.layer.{number}"
         size = config.ffn_size(number)
         parts = {tensors.usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
-        tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-        for norm in ("output.LayerNorm", "mlp.layernorm"):
-            give_norm_after(tensors, f"{folder}.{norm}", config, number)
+        tensors.split_rows(f"encoder.layer.{number}.mlp.gated_layers.weight", parts)
+    for norm in ("output.LayerNorm", "mlp.layernorm"):
+        give_post_norm_layers(tensors, config, "encoder.layer.{}.", OF_LAYER, norm)
 
 
 FAMILY = encoder_family("bert", program, hf_tensors, "bert", gguf_tensors=gguf_tensors)

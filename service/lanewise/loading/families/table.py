@@ -45,6 +45,7 @@ from lanewise.loading.families import (
     mistral4,
     mixtral,
     modernbert,
+    mpnet,
     nemotron,
     nemotron_h,
     nomic_bert,
@@ -136,6 +137,7 @@ FAMILIES: tuple[Family, ...] = (
     nomic_bert.FAMILY,
     gte.FAMILY,
     jina_embeddings_v3.FAMILY,
+    mpnet.FAMILY,
 )
 
 
@@ -150,7 +152,7 @@ REASONS = {
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
-    ENCODER: ("distilbert", "mpnet"),
+    ENCODER: ("distilbert",),
     DECODED: ("t5", "t5encoder"),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
