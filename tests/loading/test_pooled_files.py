@@ -1,6 +1,7 @@
 """Files of embedders and rerankers as their makers and other programs write them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from model_files import write_gguf as write_text_gguf
 from safetensors.numpy import save_file
 
 from encoder_models import encoder_model, write_gguf
+from encoder_tokenizers import converted, word_piece
 from family_models import FamilyModel, family_model, write_model
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Dense, Pooling
@@ -21,6 +23,7 @@ from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
 from lanewise.text.pooled_text import of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
+from opened_models import write_as_packed
 from published_configs import PUBLISHED
 from tiny_embedder import modules_of
 
@@ -97,6 +100,28 @@ def test_a_gguf_file_whose_rows_are_scored_has_a_head_for_it(tmp_path: Path) -> 
     path = write_text_gguf(tmp_path / "m.gguf", TinyModel(), {"llama.pooling_type": 4})
     said = error_of(path) or ""
     assert "llama.pooling_type is 4; a tensor 'cls.output.weight' of 2 rows is needed" in said
+
+
+def test_scores_of_a_gguf_file_have_the_names_that_it_says(tmp_path: Path) -> None:
+    model, names = encoder_model("distilbert_classifier"), ("NEGATIVE", "POSITIVE")
+    labels = "bert.classifier.output_labels"
+
+    def found(said: Mapping[str, Any], name: str = "distilbert_classifier") -> tuple[str, ...]:
+        vocabulary = converted(word_piece(size=256))
+        path = write_gguf(encoder_model(name), "bert", tmp_path / "m.gguf", vocabulary | said)
+        with open_checkpoint(path) as one:
+            text = of_checkpoint(one, Tokenizer.from_files(one.tokenizer))
+            packed = write_as_packed(path, tmp_path / f"packed{len(list(tmp_path.iterdir()))}")
+            with open_checkpoint(packed) as other:
+                again = of_checkpoint(other, Tokenizer.from_files(other.tokenizer))
+                assert again.labels == text.labels
+            return text.labels
+
+    assert found({}) == names
+    assert found({labels: None}) == ("LABEL_0", "LABEL_1")
+    assert found({}, "distilbert") == ()
+    path = write_gguf(model, "bert", tmp_path / "m.gguf", {labels: ["one"]})
+    assert f"{labels} is ['one']; 2, as there are scores, is needed" in (error_of(path) or "")
 
 
 def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkeypatch) -> None:

@@ -40,13 +40,23 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; RoBERTa's GGUF files are of this kind too."""
+    """Read a file; RoBERTa's and DistilBERT's GGUF files are of this kind too."""
     if file.is_gguf:
-        return gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
+        model = gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
+        return model if model.n_token_types else with_relu_head(model)
     pooling = classifier_pooling(
         without_prefixes(file.tensors, PREFIXES), file.integer("hidden_size")
     )
     return bert_model(file, "bert", pooling, first_position=0)
+
+
+def with_relu_head(model: ModelConfig) -> ModelConfig:
+    """Return a model without types of tokens, DistilBERT, with its classifier's curve."""
+    if model.pooling is None or not model.pooling.dense:
+        return model
+    first, *others = model.pooling.dense
+    dense = (replace(first, activation="relu"), *others)
+    return replace(model, pooling=replace(model.pooling, dense=dense))
 
 
 def jina_program(file: ModelFile) -> ModelConfig:

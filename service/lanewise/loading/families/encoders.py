@@ -29,7 +29,7 @@ from lanewise.loading.programs.model_file import ModelFile
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 # Unused tensors of embedding models in BERT's form.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
-UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
+UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.", "vocab_")
 
 
 def encoder_attention(
@@ -158,8 +158,10 @@ def classifier(sources: Sources, name: str = CLASSIFIER) -> Dense:
     return Dense(shape[0] if shape else 1, bias=f"{name}.bias" in sources)
 
 
-def classifier_pooling(sources: Sources, hidden: int, name: str = CLASSIFIER) -> Pooling:
-    """Return the mean, or a classifier's pooling: first row, tanh head, scores."""
+def classifier_pooling(
+    sources: Sources, hidden: int, name: str = CLASSIFIER, activation: str = "tanh"
+) -> Pooling:
+    """Return the mean, or a classifier's pooling: first row, a head with a curve, scores."""
     if f"{name}.weight" not in sources:
         return Pooling()
-    return Pooling("cls", dense=(Dense(hidden, True, "tanh"), classifier(sources, name)))
+    return Pooling("cls", dense=(Dense(hidden, True, activation), classifier(sources, name)))

@@ -11,6 +11,7 @@ from lanewise.loading.families import (
     cohere2,
     deepseek_v2,
     deepseek_v3,
+    distilbert,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -138,13 +139,13 @@ FAMILIES: tuple[Family, ...] = (
     gte.FAMILY,
     jina_embeddings_v3.FAMILY,
     mpnet.FAMILY,
+    distilbert.FAMILY,
 )
 
 
 # Reasons why other architectures are not supported.
-STATES, ENCODER, DECODED = (
+STATES, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
-    "its layers differ from those of the supported encoders",
     "it is an encoder-decoder model",
 )
 REASONS = {
@@ -152,7 +153,6 @@ REASONS = {
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
-    ENCODER: ("distilbert",),
     DECODED: ("t5", "t5encoder"),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
