@@ -33,7 +33,11 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 RESULTS = np.load(GOLDEN / "results.npz")
 ISA = os.environ.get("LANEWISE_ISA")
 # Cases that every level computes.
-LEVELS = ("bert", "xlm_roberta_reranker", "modernbert", "nomic_bert", "mpnet", "mpnet_one_layer")
+LEVELS = (
+    *("bert", "xlm_roberta_reranker", "modernbert", "nomic_bert", "mpnet", "mpnet_one_layer"),
+    *("distilbert_classifier", "eurobert_classifier", "qwen2_both_ways", "embedding_gemma2"),
+    *("deberta_v3", "deberta_v3_classifier"),
+)
 TOLERANCE = 1e-5  # of the largest number; 2e-6 is the most that is found
 
 

@@ -116,7 +116,11 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
     LW_ATTN_DISTANCES = 94,     // (1, n_heads * (2 * distances + 1)), once per layer (lw_attention_config.distances)
-    LW_ROLE_COUNT = 95
+    // Once per layer: (1, n_heads * head_dim * (2 * distances + 1)), [head][dimension][distance]
+    // (lw_attention_config.disentangled).
+    LW_ATTN_POSITION_KEYS = 95,
+    LW_ATTN_POSITION_QUERIES = 96,
+    LW_ROLE_COUNT = 97
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -165,6 +169,9 @@ typedef struct lw_attention_config {
     uint32_t distances;          // 0 = off; else to scores of head h is added number h * (2 * distances + 1) +
                                  // distances + d of LW_ATTN_DISTANCES, d: the key's position minus the query's, at
                                  // least -distances and at most distances; at most 65536
+    uint32_t disentangled;       // 1: in the place of a number, two products are added to a score (DeBERTa): the scaled
+                                 // query times the distance's column of LW_ATTN_POSITION_KEYS, and the key times that
+                                 // of LW_ATTN_POSITION_QUERIES. distances must be context_length + 30 or more
     float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0 = off; else Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
@@ -383,7 +390,8 @@ typedef enum lw_pooling {
     LW_POOL_NONE = 0,   // each row is a result
     LW_POOL_MEAN = 1,   // rows added up in order, times 1 / n
     LW_POOL_FIRST = 2,  // the first row (CLS)
-    LW_POOL_LAST = 3
+    LW_POOL_LAST = 3,
+    LW_POOL_LATE = 4  // the mean as above, but of what the dense heads make of each row
 } lw_pooling;
 
 typedef struct lw_model_config {
@@ -401,7 +409,8 @@ typedef struct lw_model_config {
     // the layer's part of LW_PER_LAYER_PROJECTION's product with the first layer's x, t its part of the token's row of
     // LW_PER_LAYER_EMBEDDING. After the FFN comes x += norm(out(activation(gate x) * e)), with the FFN's activation.
     uint32_t per_layer_size;
-    uint32_t n_ropes;  // at most 8
+    uint32_t per_layer_projected;  // 1: there is no LW_PER_LAYER_EMBEDDING, and e = norm(p / sqrt(hidden_size))
+    uint32_t n_ropes;              // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; at least one has attention
     lw_norm_kind norm;              // kind of all norms but those of Q and K

@@ -72,6 +72,8 @@ typedef struct lw_attention_job {
     const float* distances;  // [group][2 * reach + 1] what scores change by, by the key's position minus the query's,
                              // limited to -reach .. reach; NULL = nothing; never with LW_I8
     size_t reach;
+    // [group][head_dim][2 * reach + 1] what a query and a key are multiplied by, too; NULL = nothing; never with LW_I8
+    const float *position_keys, *position_queries;
     const float* sinks;  // [group] one more score of each head, whose value is 0; NULL = none
     float* out;          // results in the order of q; latent: value_dim values per head
     size_t out_stride;

@@ -44,6 +44,7 @@ typedef struct lw_layer {
     float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
     float* sinks;                                       // [n_heads]
     float* distances;                                   // [n_heads][2 * distances + 1]
+    float *position_keys, *position_queries;            // [n_heads][head_dim][2 * distances + 1]
     float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
     float* state_conv;                                  // [channels][taps]
     float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM

@@ -134,6 +134,8 @@ class Role(IntEnum):
     PATCHES_INPUT_NORM_BIAS = 92
     PATCHES_NORM_BIAS = 93
     ATTN_DISTANCES = 94  # (n_heads * (2 * Attention.distances + 1),), in every layer
+    ATTN_POSITION_KEYS = 95  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
+    ATTN_POSITION_QUERIES = 96
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -11,9 +12,10 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Tokeniz
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF
-from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.program import ModelConfig, Pooling
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.mtp import with_mtp, with_mtp_if_there
+from lanewise.loading.families.common import with_both_ways
 from lanewise.loading.families.encoders_gguf import gguf_text_pooling, labels_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
@@ -102,6 +104,12 @@ def read_program(
     if config.pooling is not None:
         return config, sources
     pooling, sources = gguf_text_pooling(file, sources)
+    key = "{arch}.attention.causal"
+    if not file.flag(key, default=True):
+        if any(one.attention is not None and one.attention.window for one in config.layers):
+            raise file.fail(key, "true of a model with a sliding window")
+        config = replace(with_both_ways(config, file, key), pooling=None)
+        pooling = pooling or Pooling()
     return with_pooling(config, sources, pooling, GGUF)
 
 

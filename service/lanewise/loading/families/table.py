@@ -9,11 +9,14 @@ from lanewise.loading.families import (
     bert,
     cohere,
     cohere2,
+    deberta_v2,
     deepseek_v2,
     deepseek_v3,
     distilbert,
+    embedding_gemma2,
     ernie4_5,
     ernie4_5_moe,
+    eurobert,
     exaone4,
     falcon,
     falcon_h1,
@@ -140,6 +143,9 @@ FAMILIES: tuple[Family, ...] = (
     jina_embeddings_v3.FAMILY,
     mpnet.FAMILY,
     distilbert.FAMILY,
+    eurobert.FAMILY,
+    deberta_v2.FAMILY,
+    embedding_gemma2.FAMILY,
 )
 
 
@@ -164,6 +170,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), falcon.FAMILY),
     "gemma4_unified_text": gemma4.FAMILY,
     "kimi_k2": deepseek_v3.FAMILY,
+    "llama_bidirec": llama.BOTH_WAYS,
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
     "qwen3_vl_text": qwen3.FAMILY,
@@ -172,6 +179,7 @@ OTHER_NAMES = {
 OTHER_GGUF_NAMES = {
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
+    "llama-embed": llama.BOTH_WAYS,
     "nemotron_h_moe": nemotron_h.FAMILY,
     "nomic-bert-moe": nomic_bert.MOE,
     "qwen3vl": qwen3.FAMILY,
