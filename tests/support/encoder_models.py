@@ -12,8 +12,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from family_models import FamilyModel, model_of
-from gguf_values import add_value, write_out
+from family_models import Arrays, FamilyModel, model_of
+from gguf_values import add_value, interleave, write_out
 from published_configs import Config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "encoders"
@@ -63,9 +63,40 @@ GGUF_CASES = {
     "distilbert": "bert",
     "distilbert_classifier": "bert",
     "nomic_bert": "nomic-bert",
+    "eurobert": "eurobert",
+    "llama_both_ways": "llama-embed",
     "modernbert": "modern-bert",
     "modernbert_reranker": "modern-bert",
 }
+
+
+LIKE_LLAMA = {
+    "eurobert": gguf.MODEL_ARCH.EUROBERT,
+    "llama-embed": gguf.MODEL_ARCH.LLAMA_EMBED,
+}
+
+
+def add_llama_metadata(writer: gguf.GGUFWriter, config: Config) -> None:
+    """Write what files of Llama's layers say beside what all do."""
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
+def llama_tensors(model: FamilyModel, arch: str) -> Arrays:
+    """Return tensors by GGUF's names; Llama's pairs of RoPE lie side by side there."""
+    names = gguf.get_tensor_name_map(LIKE_LLAMA[arch], model.config["num_hidden_layers"])
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    found: Arrays = {}
+    for name, array in model.tensors.items():
+        part = next((part for part in heads if part in name), None)
+        if part is not None and arch == "llama-embed":
+            array = interleave(array, model.config[heads[part]])
+        found[names.get_name(f"model.{name}", try_suffixes=(".weight",)) or name] = array
+    return found
 
 
 OF_DISTILBERT = {
@@ -97,8 +128,12 @@ def write_gguf(
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_layer_norm_eps(config["layer_norm_eps"])
-    writer.add_causal_attention(False)
+    if arch != "llama-embed":
+        writer.add_causal_attention(False)
+    if arch in LIKE_LLAMA:
+        add_llama_metadata(writer, config)
+    else:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
     rank = gguf.PoolingType.RANK if is_classifier(config) else gguf.PoolingType.MEAN
     writer.add_pooling_type(rank)
     if is_classifier(config) and "id2label" in config:
@@ -124,7 +159,8 @@ def write_gguf(
         writer.add_vocab_size(config["vocab_size"])
         writer.add_string("modern-bert.hidden_activation", config["hidden_activation"])
         writer.add_layer_norm_rms_eps(config["norm_eps"])  # which nothing reads
-    for key, array in model.tensors.items():
+    tensors = llama_tensors(model, arch) if arch in LIKE_LLAMA else model.tensors
+    for key, array in tensors.items():
         if key.startswith("pooler"):
             continue
         for old, new in GGUF_NAMES.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.names import HF
@@ -26,7 +28,11 @@ from lanewise.loading.families.encoders import (
     give_post_norm_layers,
     post_norm_model,
 )
-from lanewise.loading.families.exact_products import exact_layernorm, exact_product
+from lanewise.loading.families.exact_products import (
+    MOST_INPUTS,
+    exact_layernorm,
+    exact_product,
+)
 from lanewise.loading.files.rearranging import Floats, Rearranged, without_prefixes
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -59,6 +65,8 @@ def program(file: ModelFile) -> ModelConfig:
     if not isinstance(kinds, list) or {str(one).strip() for one in kinds} != KINDS:
         raise file.fail("pos_att_type", "'p2c|c2p'")
     hidden, context = file.integer("hidden_size"), file.integer("max_position_embeddings")
+    if hidden > MOST_INPUTS:
+        raise file.fail("hidden_size", f"at most {MOST_INPUTS}")
     if file.integer("embedding_size", default=hidden) != hidden:
         raise file.fail("embedding_size", f"hidden_size, {hidden},")
     plain = encoder_attention(file)
@@ -90,20 +98,23 @@ def read_pooling(file: ModelFile) -> Pooling:
 
 def span(file: ModelFile) -> int:
     """Return the number of embeddings of distances on each side."""
-    buckets, longest = (
-        file.raw(name) if file.is_set(name) else -1
-        for name in ("position_buckets", "max_relative_positions")
-    )
-    for name, value in (("position_buckets", buckets), ("max_relative_positions", longest)):
-        if type(value) is not int:
-            raise file.fail(name, "a number")
-    return buckets if buckets > 0 else longest_distance(file)
+    longest, buckets = longest_distance(file), _number(file, "position_buckets")
+    if buckets > 0 and not 2 <= buckets < 2 * (longest - 1):
+        raise file.fail("position_buckets", f"-1, or from 2 to {2 * longest - 3},")
+    return buckets if buckets > 0 else longest
 
 
 def longest_distance(file: ModelFile) -> int:
     """Return the distance from which on all have one embedding."""
-    longest = file.raw("max_relative_positions") if file.is_set("max_relative_positions") else -1
+    longest = _number(file, "max_relative_positions")
     return longest if longest > 0 else file.integer("max_position_embeddings")
+
+
+def _number(file: ModelFile, name: str) -> int:
+    found = file.raw(name) if file.is_set(name) else -1
+    if type(found) is not int:
+        raise file.fail(name, "a number")
+    return found
 
 
 def embedding_of(distance: int, n: int, buckets: int, longest: int) -> int:
@@ -131,7 +142,12 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 def hf_values(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
     """Project the embeddings of distances, as the reference does for every text."""
     file = ModelFile(fields, tensors.out, HF)
-    n, longest = span(file), longest_distance(file)
+    n, longest, source = span(file), longest_distance(file), tensors.out.get(EMBEDDINGS)
+    if source is not None and source.shape != (2 * n, config.hidden_size):
+        raise ModelFileError(
+            f"{source.where}: tensor {EMBEDDINGS!r} has shape {list(source.shape)};"
+            f" {[2 * n, config.hidden_size]} is needed"
+        )
     buckets, shared = fields.raw("position_buckets") or -1, fields.flag("share_att_key", False)
     reach, scale = config.heads.distances, config.heads.score_scale
     columns = np.array([embedding_of(-d, n, buckets, longest) for d in range(-reach, reach + 1)])
@@ -140,11 +156,11 @@ def hf_values(fields: Fields, tensors: Rearranged, config: ModelConfig) -> None:
 
     def projected(factor: float) -> Project:
         def project(table: Floats, matrix: Floats, bias: Floats, *norm: Floats) -> Floats:
-            rows = table[: 2 * n]
+            rows: npt.NDArray[Any] = table
             if norm:
-                rows = exact_layernorm(rows, *norm, config.rms_norm_eps)
+                rows = exact_layernorm(rows, norm[0], norm[1], config.rms_norm_eps)
             made = (exact_product(rows, matrix) + bias) * factor
-            return made.astype(np.float32)[columns].T.reshape(-1)
+            return np.asarray(made[columns].T.reshape(-1), np.float32)
 
         return project
 

@@ -216,17 +216,20 @@ class Rearranged:
         if any(one not in self.out for one in names):
             return
         sources = [self.out[one] for one in names]
+        kinds = []
         for one, source in zip(names, sources, strict=True):
-            if source.type not in VECTOR_TYPES:
+            if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
                 raise ModelFileError(
                     f"{source.where}: tensor {one!r} is {shown(source)}; accepted:"
                     f" {', '.join(kind.name for kind in VECTOR_TYPES)}"
                 )
+            kinds.append(source.type)
 
         def made() -> memoryview:
-            values = (
-                to_f32(one.view(), TensorType(one.type)).reshape(one.shape) for one in sources
-            )
+            values = [
+                to_f32(source.view(), kind).reshape(source.shape)
+                for source, kind in zip(sources, kinds, strict=True)
+            ]
             return np.ascontiguousarray(make(*values)).view(np.uint8).data.cast("B")
 
         floats = replace(sources[0], type=TensorType.F32)
