@@ -97,6 +97,17 @@ def test_levels_threads_steps_and_packing_give_the_same_bits(
         assert encoder.run(texts, types).tobytes() == expected
 
 
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_longest_text_has_its_bits_beside_others(name: str, path: Path) -> None:
+    with opened_encoder(path, threads=2, max_tokens=900) as encoder:
+        texts = texts_of((5, encoder.model.config.context_length, 1, 64))
+        together = encoder.run(texts)
+        for text, row in zip(texts, together, strict=True):
+            assert encoder.run([text])[0].tobytes() == row.tobytes()
+        with pytest.raises(ValueError, match="accepted: 1 to"):
+            encoder.run(texts_of((encoder.model.config.context_length + 1,)))
+
+
 def test_rows_of_tokens_are_what_is_pooled(tmp_path: Path) -> None:
     texts = texts_of()
     with opened_encoder(write_model(encoder_model("modernbert"), tmp_path)) as encoder:

@@ -67,6 +67,7 @@ GGUF_CASES = {
     "llama_both_ways": "llama-embed",
     "modernbert": "modern-bert",
     "modernbert_reranker": "modern-bert",
+    "granite_embedding_r2": "modern-bert",
 }
 
 
