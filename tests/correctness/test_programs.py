@@ -319,6 +319,7 @@ def all_further_kinds() -> ModelConfig:
     larger = replace(larger, qk_norm="layer")
     larger = replace(larger, distances=7)
     reader = replace(larger, n_heads=4, values_are_keys=False, kv_layer=1)
+    reader = replace(reader, distances=286, disentangled=True)
     ffn = Gated(96, activation="gelu_tanh")
     first = replace(first, alibi=True, scaled_alibi=True)
     layers = (
