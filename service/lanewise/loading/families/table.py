@@ -160,6 +160,9 @@ REASONS = {
         *("kimi_linear", "kimi-linear", "plamo2"),
     ),
     DECODED: ("t5", "t5encoder"),
+    "it has norms of what attention's output and the FFN's last matrix read": (
+        *("bitnet", "bitnet-25", "bitnet-b1.58"),
+    ),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
     ),
