@@ -32,6 +32,12 @@ pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 RESULTS = np.load(GOLDEN / "results.npz")
 ISA = os.environ.get("LANEWISE_ISA")
+# Cases that every level computes.
+LEVELS = (
+    *("bert", "xlm_roberta_reranker", "modernbert", "nomic_bert", "mpnet", "mpnet_one_layer"),
+    *("distilbert_classifier", "eurobert_classifier", "qwen2_both_ways", "embedding_gemma2"),
+    *("deberta_v3", "deberta_v3_classifier"),
+)
 TOLERANCE = 1e-5  # of the largest number; 2e-6 is the most that is found
 
 
@@ -71,7 +77,7 @@ def test_a_gguf_file_has_the_bits_of_the_directory(name: str, path: Path, tmp_pa
 
 
 @pytest.mark.parametrize("weights", [None, "q8_0"])
-@pytest.mark.parametrize("name", ["bert", "xlm_roberta_reranker", "modernbert", "nomic_bert"])
+@pytest.mark.parametrize("name", LEVELS)
 def test_levels_threads_steps_and_packing_give_the_same_bits(
     name: str, weights: str | None, path: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +95,17 @@ def test_levels_threads_steps_and_packing_give_the_same_bits(
     packed = write_as_packed(path, tmp_path / "packed", weights)
     with opened_encoder(packed, threads=1) as encoder:
         assert encoder.run(texts, types).tobytes() == expected
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_the_longest_text_has_its_bits_beside_others(name: str, path: Path) -> None:
+    with opened_encoder(path, threads=2, max_tokens=900) as encoder:
+        texts = texts_of((5, encoder.model.config.context_length, 1, 64))
+        together = encoder.run(texts)
+        for text, row in zip(texts, together, strict=True):
+            assert encoder.run([text])[0].tobytes() == row.tobytes()
+        with pytest.raises(ValueError, match="accepted: 1 to"):
+            encoder.run(texts_of((encoder.model.config.context_length + 1,)))
 
 
 def test_rows_of_tokens_are_what_is_pooled(tmp_path: Path) -> None:

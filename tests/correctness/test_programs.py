@@ -335,7 +335,9 @@ def all_further_kinds() -> ModelConfig:
     first = Attention(4, 2, 32, rope=0, qk_norm="turned", score_softcap=2.0, value_norm=True)
     larger = Attention(2, 1, 64, rope=1, qk_norm="head", window=24, values_are_keys=True)
     larger = replace(larger, qk_norm="layer")
+    larger = replace(larger, distances=7)
     reader = replace(larger, n_heads=4, values_are_keys=False, kv_layer=1)
+    reader = replace(reader, distances=286, disentangled=True)
     ffn = Gated(96, activation="gelu_tanh")
     first = replace(first, alibi=True, scaled_alibi=True)
     layers = (

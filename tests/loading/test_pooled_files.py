@@ -1,6 +1,7 @@
 """Files of embedders and rerankers as their makers and other programs write them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from model_files import write_gguf as write_text_gguf
 from safetensors.numpy import save_file
 
 from encoder_models import encoder_model, write_gguf
+from encoder_tokenizers import converted, word_piece
 from family_models import FamilyModel, family_model, write_model
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Dense, Pooling
@@ -21,6 +23,7 @@ from lanewise.server.make_encoder import longest_text
 from lanewise.settings import SettingsError
 from lanewise.text.pooled_text import of_checkpoint
 from lanewise.text.tokenizer import Tokenizer
+from opened_models import write_as_packed
 from published_configs import PUBLISHED
 from tiny_embedder import modules_of
 
@@ -97,6 +100,95 @@ def test_a_gguf_file_whose_rows_are_scored_has_a_head_for_it(tmp_path: Path) -> 
     path = write_text_gguf(tmp_path / "m.gguf", TinyModel(), {"llama.pooling_type": 4})
     said = error_of(path) or ""
     assert "llama.pooling_type is 4; a tensor 'cls.output.weight' of 2 rows is needed" in said
+
+
+def test_a_decoder_in_gguf_may_see_both_ways_without_a_window(tmp_path: Path) -> None:
+    said = {"llama.attention.causal": False}
+    with open_checkpoint(write_text_gguf(tmp_path / "m.gguf", TinyModel(), said)) as found:
+        assert found.config.pooling == Pooling()
+        assert found.config.heads.both_ways
+        assert Role.OUTPUT not in {one.role for one in found.tensors}
+    windowed = said | {"llama.attention.sliding_window": 7}
+    error = error_of(write_text_gguf(tmp_path / "m.gguf", TinyModel(), windowed)) or ""
+    assert "llama.attention.causal is False; true of a model with a sliding window" in error
+
+
+def test_a_decoder_that_sees_both_ways_may_score_and_may_have_no_states(tmp_path: Path) -> None:
+    model = encoder_model("qwen3_reranker")
+    both_ways = model.config | {"is_causal": False}
+    with open_checkpoint(write_model(model, tmp_path / "scorer", both_ways)) as found:
+        assert found.config.pooling == Pooling("last", dense=(Dense(1),))
+        assert found.config.heads.both_ways
+    states = family_model("lfm2")
+    error = error_of(write_model(states, tmp_path / "lfm2", states.config | {"is_causal": False}))
+    assert "is_causal is False; true of a model whose layers keep a state" in (error or "")
+
+
+def test_a_reranker_of_nvidia_divides_scores_by_its_temperature(tmp_path: Path) -> None:
+    model = encoder_model("llama_both_ways")
+    head = np.linspace(-1, 1, 48, dtype=np.float32)[None]
+    trunk = {f"model.{name}": array for name, array in model.tensors.items()}
+    model = replace(model, tensors=trunk | {"score.weight": head})
+    said = {"model_type": "llama_bidirec", "pooling": "avg", "temperature": 4.0}
+    said["architectures"] = ["LlamaBidirectionalForSequenceClassification"]
+    config = {key: value for key, value in model.config.items() if key != "is_causal"} | said
+    with open_checkpoint(write_model(model, tmp_path / "m", config)) as found:
+        assert found.config.pooling == Pooling("mean", dense=(Dense(1),))
+        dense = next(one for one in found.tensors if one.role is Role.DENSE)
+        assert np.array_equal(np.frombuffer(dense.data, np.float32), head[0] / 4)
+        text = of_checkpoint(found, Tokenizer.from_files(found.tokenizer))
+        assert text.ranks
+    for key, value in (("pooling", "colbert"), ("temperature", 0.0)):
+        error = error_of(write_model(model, tmp_path / key, config | {key: value}))
+        assert f"{key} is {value!r}" in (error or "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        ("relative_attention", False, "True"),
+        ("conv_kernel_size", 3, "0 or None"),
+        ("pos_att_type", "c2p", "'p2c|c2p'"),
+        ("embedding_size", 24, "hidden_size, 48,"),
+        ("attention_head_size", 16, "12"),
+        ("position_buckets", 1, "-1, or from 2 to 597,"),
+        ("max_relative_positions", "far", "a number"),
+    ],
+)
+def test_other_attention_of_deberta_is_refused(
+    key: str, value: object, accepted: str, tmp_path: Path
+) -> None:
+    model = encoder_model("deberta_v3")
+    error = error_of(write_model(model, tmp_path, model.config | {key: value})) or ""
+    assert f"{key} is {value!r}; {accepted} is needed" in error
+
+
+def test_embeddings_of_distances_are_as_many_as_the_config_says(tmp_path: Path) -> None:
+    model = encoder_model("deberta_v3")
+    error = error_of(write_model(model, tmp_path, model.config | {"position_buckets": 8})) or ""
+    assert "rel_embeddings.weight' has shape [32, 48]; [16, 48] is needed" in error
+
+
+def test_scores_of_a_gguf_file_have_the_names_that_it_says(tmp_path: Path) -> None:
+    model, names = encoder_model("distilbert_classifier"), ("NEGATIVE", "POSITIVE")
+    labels = "bert.classifier.output_labels"
+
+    def found(said: Mapping[str, Any], name: str = "distilbert_classifier") -> tuple[str, ...]:
+        vocabulary = converted(word_piece(size=256))
+        path = write_gguf(encoder_model(name), "bert", tmp_path / "m.gguf", vocabulary | said)
+        with open_checkpoint(path) as one:
+            text = of_checkpoint(one, Tokenizer.from_files(one.tokenizer))
+            packed = write_as_packed(path, tmp_path / f"packed{len(list(tmp_path.iterdir()))}")
+            with open_checkpoint(packed) as other:
+                again = of_checkpoint(other, Tokenizer.from_files(other.tokenizer))
+                assert again.labels == text.labels
+            return text.labels
+
+    assert found({}) == names
+    assert found({labels: None}) == ("LABEL_0", "LABEL_1")
+    assert found({}, "distilbert") == ()
+    path = write_gguf(model, "bert", tmp_path / "m.gguf", {labels: ["one"]})
+    assert f"{labels} is ['one']; 2, as there are scores, is needed" in (error_of(path) or "")
 
 
 def test_matrices_of_one_row_may_be_vectors_in_gguf_files(tmp_path: Path, monkeypatch) -> None:

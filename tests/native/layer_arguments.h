@@ -72,6 +72,7 @@ static void test_latent_layers(void) {
     SPOILT(a->qk_norm = LW_QK_NORM_HEAD, "layer 1: latent_rank is 96, with which");
     SPOILT(a->output_gate = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->alibi = 1, "layer 1: alibi is 1 and score_scale");
+    SPOILT(a->distances = 5, "layer 1: latent_rank is 96, with which");
     SPOILT(a->values_are_keys = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->qkv_clip = 1, "layer 1: latent_rank is 96, with which");
     SPOILT(a->value_norm = 1, "layer 1: latent_rank is 96, with which");
@@ -129,6 +130,9 @@ static void test_layers(void) {
     SPOILT(a->rope = -2, "layer 1: rope is -2");
     SPOILT(good.rope.rotated = DIM + 2, "rotated dimensions is 34, must be 2 to 32");
     SPOILT((a->n_heads = 4, a->alibi = 1), "layer 1: alibi with 4 heads, must be 2 as in the first layer that has");
+    SPOILT(a->disentangled = 2, "layer 1: disentangled is 2, must be 0 to 1");
+    SPOILT((a->disentangled = 1, a->distances = c->context_length + 29), "layer 1: distances is ");
+    SPOILT(a->distances = 1 << 17, "layer 1: distances is 131072, must be 0 to 65536");
     SPOILT(a->alibi = 3, "layer 1: alibi is 3, must be 0 to 2");
     SPOILT(a->alibi = 2, "layer 1: alibi is 2 and score_scale 0, must be 0 and 0 as in the first layer that has");
     SPOILT((good.layers[0].attention.alibi = a->alibi = 2, a->score_scale = 0.5f),
@@ -167,6 +171,7 @@ static void test_layers(void) {
     SPOILT((good.layers[1].mtp = 1, good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
            "layer 1: mtp is 1, must be 0 but with an FFN");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT(c->per_layer_projected = 1, "per_layer_projected is 1, must be 0");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
     SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED, f->limit = f->alpha = 1),
            "layer 1: per_layer_size is 8, it must have an FFN");

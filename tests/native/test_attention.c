@@ -13,7 +13,8 @@
 #include "kernels/lane_ops.h"
 #include "kv_cache.h"
 
-enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3, MAX_DIM = 640 };
+enum { MAX_BLOCKS = 128, MAX_ROWS = 80, HEADS = 3, MAX_DIM = 640, MAX_REACH = 150 };
+enum { NEAR = 180, SMALL_DIM = 80 };  // contexts and heads of disentangled attention
 
 static uint64_t state = 1;
 
@@ -32,13 +33,14 @@ typedef struct sample {
     uint8_t* cache;
     float *q, *out;
     uint32_t blocks[MAX_BLOCKS];
-    bool falls;  // scores with the distance
+    bool falls, changes;  // scores with the distance, by it
     float slopes[9];
+    float distances[9 * (2 * MAX_REACH + 1)];
 } sample;
 
-// Of the query that is being defined.
-static float query_slope;
-static size_t query_place;
+static float query_slope, *query_changes;  // of the query that is being defined
+static size_t query_place, query_head;
+static float position_keys[9 * SMALL_DIM * (2 * (NEAR + 31) + 1)], position_queries[sizeof position_keys / 4];
 
 // Values of a result.
 static size_t result_dim(const sample* s) { return s->job.kv.latent ? s->job.kv.value_dim : s->job.kv.head_dim; }
@@ -129,7 +131,20 @@ static sample make(void) {
         s.job.first_position = draw(s.context - s.job.n_tokens + 1);
     }
     s.falls = kv->type != LW_I8 && draw(3) == 0;
+    s.changes = kv->type != LW_I8 && draw(3) == 0;
+    s.job.reach = 1 + draw(MAX_REACH);
+    for (size_t i = 0; i < 9 * (2 * MAX_REACH + 1); ++i) s.distances[i] = 4 * uniform();
     for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
+    if (kv->type != LW_I8 && !kv->latent && s.context <= NEAR && kv->head_dim <= SMALL_DIM && draw(2)) {
+        s.changes = false;
+        s.job.reach = s.context + 30;  // a key that stands at the end of the context's last block has a column
+        s.job.position_keys = position_keys;
+        s.job.position_queries = position_queries;
+        for (size_t i = 0; i < sizeof position_keys / 4; ++i) {
+            position_keys[i] = uniform();
+            position_queries[i] = uniform();
+        }
+    }
     s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
     s.job.brief = kv->type == LW_I8 && draw(2);
@@ -227,6 +242,24 @@ static float capped(float score, float cap) {
     return fmaf(score, 0, fmaf(1 / (1 + exp_of(0 - score * (2 / cap))), 2 * cap, -cap));
 }
 
+static float change_at(const sample* s, ptrdiff_t distance) {
+    const ptrdiff_t reach = (ptrdiff_t)s->job.reach;
+    return query_changes[reach + (distance < -reach ? -reach : distance > reach ? reach : distance)];
+}
+
+// A score of disentangled attention.
+static float with_positions(const sample* s, const float* q, size_t token, float score) {
+    const size_t dim = s->job.kv.head_dim, width = 2 * s->job.reach + 1;
+    const size_t at = query_head * dim * width + s->job.reach + token - query_place;
+    float of_query = 0, of_key = 0;
+    for (size_t d = 0; d < dim; ++d) {
+        const float key = get(s, d * LW_BLOCK_TOKENS + token % LW_BLOCK_TOKENS, head_at(s, token / LW_BLOCK_TOKENS));
+        of_query = fmaf(q[d], s->job.position_keys[at + d * width], of_query);
+        of_key = fmaf(key, s->job.position_queries[at + d * width], of_key);
+    }
+    return score + of_query + of_key;
+}
+
 // Tokens first .. end-1 of one unit, all of which the query sees.
 static void step_unit(const sample* s, softmax* p, const float* q, size_t first, size_t end) {
     const size_t unit = unit_of(s), base = first / unit * unit;
@@ -234,8 +267,10 @@ static void step_unit(const sample* s, softmax* p, const float* q, size_t first,
     for (size_t t = first - base; t < end - base; ++t) {
         probability[t] = score_of(s, q, head_at(s, (base + t) / LW_BLOCK_TOKENS), t % LW_BLOCK_TOKENS);
         if (s->job.softcap > 0) probability[t] = capped(probability[t], s->job.softcap);
-        const float distance = fabsf((float)(base + t) - (float)query_place);
-        if (s->falls) probability[t] = fmaf(-query_slope, distance, probability[t]);
+        const ptrdiff_t distance = (ptrdiff_t)(base + t) - (ptrdiff_t)query_place;
+        if (s->falls) probability[t] = fmaf(-query_slope, fabsf((float)distance), probability[t]);
+        if (s->changes) probability[t] += change_at(s, distance);
+        if (s->job.position_keys != NULL) probability[t] = with_positions(s, q, base + t, probability[t]);
         if (probability[t] > largest) largest = probability[t];
     }
     const float shrink = p->largest == largest ? 1.0f : exp_of(p->largest - largest);
@@ -268,7 +303,9 @@ static void define_row(const sample* s, size_t token, size_t head, float* out) {
     size_t first = window != 0 && place + 1 > window ? place + 1 - window : 0, end = place + 1;
     if (length != 0) end = window != 0 && place + window < length ? place + window : length;
     query_slope = s->slopes[head];
+    query_changes = (float*)s->distances + head * (2 * s->job.reach + 1);
     query_place = place;
+    query_head = head;
     softmax total = {.largest = -INFINITY};
     while (first < end) {
         const size_t split_end = (first / LW_SPLIT_TOKENS + 1) * LW_SPLIT_TOKENS;
@@ -298,9 +335,7 @@ static size_t compare(const sample* s, const char* level) {
             if (failed++ == 0)
                 printf(
                     "%s: cache type %d%s, context %zu, %zu tokens, group %zu, head_dim %zu, window %zu, length %zu: "
-                    "token %zu, head "
-                    "%zu "
-                    "differs\n",
+                    "token %zu, head %zu differs\n",
                     level, (int)s->job.kv.type, s->job.brief ? ", brief" : "", s->context, s->job.n_tokens,
                     s->job.group, s->job.kv.head_dim, s->job.window, s->job.length, t, h);
         }
@@ -323,7 +358,7 @@ static void attend_part(const sample* s, const lw_lane_ops* ops, size_t head, si
     lw_attention_job* job = &part.job;
     job->q = NULL;
     job->group = heads;
-    job->slopes = NULL;  // the scores have them
+    job->slopes = job->distances = job->position_keys = NULL;  // the scores have them
     job->scores += head * job->score_span;
     job->out += head * result_dim(s);
     job->dims = dims;
@@ -357,54 +392,7 @@ static void attend_in_stages(sample* s, const lw_lane_ops* ops) {
     job->stage = LW_ATTEND_WHOLE;
 }
 
-// Whether a level writes a token's key and value as the definition does, touching nothing else, and notices NaN.
-static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
-    sample defined = *s;
-    uint8_t* const head = head_at(s, 0);
-    uint8_t* const got = allocate(s->job.kv.head_bytes);
-    defined.cache = allocate(MAX_BLOCKS * s->job.kv.block_bytes);
-    float key[MAX_DIM], value[MAX_DIM];
-    for (size_t d = 0; d < s->job.kv.head_dim; ++d) {
-        key[d] = uniform();
-        value[d] = uniform() * 1e-3f;
-    }
-    const size_t offset = draw(LW_BLOCK_TOKENS);
-    put_token(&defined, offset, key, value);
-    bool alike = ops->store_kv(&s->job.kv, got, offset, key, value) &&
-                 memcmp(got, defined.cache + (head - s->cache), s->job.kv.head_bytes) == 0;
-    value[s->job.kv.head_dim - 1] = draw(2) ? NAN : -INFINITY;
-    alike &= !ops->store_kv(&s->job.kv, got, offset, key, value);
-    free(got);
-    free(defined.cache);
-    return alike;
-}
-
-// Some tokens written at once against their definition, all heads of a block.
-static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
-    const size_t dim = s->job.kv.head_dim, token = s->kv_heads * dim, offset = draw(LW_BLOCK_TOKENS);
-    lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim};
-    if (s->job.kv.latent) {
-        config.latent_rank = (uint32_t)s->job.kv.value_dim;
-        config.rope_dim = (uint32_t)dim - config.latent_rank;
-    }
-    lw_kv_cache cache;
-    lw_kv_describe(&config, s->job.kv.type, 1, &cache);
-    cache.block.data = allocate(cache.block_bytes);
-    sample defined = {.job = {.kv = lw_kv_slot(&cache, 0)}, .cache = allocate(cache.block_bytes)};
-    const size_t n = 1 + draw(LW_BLOCK_TOKENS - offset);
-    float* const values = allocate(2 * n * token * sizeof(float));
-    for (size_t i = 0; i < 2 * n * token; ++i) values[i] = uniform();
-    const lw_kv_rows rows = {n, values, values + n * token, NULL};
-    bool alike = lw_kv_write(&cache, ops, 0, 0, (uint32_t)offset, rows);
-    for (size_t h = defined.job.kv_head = 0; h < s->kv_heads; defined.job.kv_head = ++h)
-        for (size_t t = 0; t < n; ++t)
-            put_token(&defined, offset + t, rows.keys + t * token + h * dim, rows.values + t * token + h * dim);
-    alike &= memcmp(cache.block.data, defined.cache, cache.block_bytes) == 0;
-    free(values);
-    free(defined.cache);
-    free(cache.block.data);
-    return alike;
-}
+#include "attention_storing.h"
 
 int main(int argc, char** argv) {
     const unsigned long samples = argc > 1 ? strtoul(argv[1], NULL, 10) : 40;
@@ -414,6 +402,7 @@ int main(int argc, char** argv) {
         sample s = make();
         s.job.blocks = s.blocks;
         s.job.slopes = s.falls ? s.slopes : NULL;
+        s.job.distances = s.changes ? s.distances : NULL;
         s.job.scratch = allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group,
                                                                              lw_align_floats(s.job.kv.head_dim)));
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {

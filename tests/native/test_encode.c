@@ -142,7 +142,7 @@ static void test_refusals(void) {
     SPOILT((bad.seen = more, bad.pooling = LW_POOL_NONE), "text 0: 5 of 4 tokens are seen");
     SPOILT(bad.n_texts = 0, "0 texts, must be 1 to 7");
     SPOILT(bad.n_texts = 8, "8 texts, must be 1 to 7");
-    SPOILT(bad.pooling = (lw_pooling)4, "pooling is 4");
+    SPOILT(bad.pooling = (lw_pooling)5, "pooling is 5");
     SPOILT(bad.normalize = 2, "normalize 2");
     SPOILT(start[0] = 1, "start[0] is 1");
     SPOILT(start[1] = 0, "text 0: it must have a token");

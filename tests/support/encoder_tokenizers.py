@@ -7,9 +7,9 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
-from tokenizers.models import Unigram, WordPiece
-from tokenizers.processors import TemplateProcessing
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
+from tokenizers.models import BPE, Unigram, WordPiece
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 TEXT = (
     "the river rises slowly over wide fields and nobody counts the houses that it takes with it "
@@ -82,6 +82,72 @@ def word_piece(lower: bool = True, size: int = 400) -> Tokenizer:
         "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids
     )
     tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+@cache
+def mpnet_words() -> Tokenizer:
+    """As MPNet's tokenizer.json: BERT's words, RoBERTa's special tokens and pairs."""
+    special = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    tokenizer = Tokenizer.from_str(word_piece().to_str())
+    words = [piece for piece in tokenizer.get_vocab() if not piece.startswith("[")]
+    pieces = [*special[:4], *sorted(words), special[4]]
+    numbered = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(WordPiece(numbered, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([*special[:4], AddedToken("<mask>", lstrip=True, special=True)])
+    tokenizer.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+@cache
+def deberta_pieces() -> Tokenizer:
+    """As DeBERTa V3's tokenizer.json, without its map of characters."""
+    tokenizer = Tokenizer.from_str(unigram().to_str())
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    pieces = [(piece, 0.0) for piece in special] + [tuple(one) for one in vocabulary[4:]]
+    tokenizer = Tokenizer(Unigram([*pieces, ("[MASK]", 0.0)], unk_id=3))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+            normalizers.NFC(),
+            normalizers.Strip(left=False, right=True),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
+    tokenizer.add_special_tokens([*special, "[MASK]"])
+    tokenizer.post_processor = TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+@cache
+def eurobert_bytes() -> Tokenizer:
+    """As EuroBERT's tokenizer.json: Llama 3's bytes, a token before and one behind each text."""
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+    tokenizer = Tokenizer(BPE())
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    words += r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = {piece: number for number, piece in enumerate([*special, *alphabet, "th", "the"])}
+    tokenizer.model = BPE(pieces, [("t", "h"), ("th", "e")], ignore_merges=True)
+    tokenizer.add_special_tokens(special)
+    first, last = special[:2]
+    tokenizer.post_processor = TemplateProcessing(
+        f"{first} $A {last}", f"{first} $A {last} $B:1 {last}:1", [(first, 0), (last, 1)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 

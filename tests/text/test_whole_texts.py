@@ -6,7 +6,15 @@ import pytest
 from tiny_tokenizers import gguf_files, hf_files, sentencepiece_metadata
 from tokenizers import Tokenizer as Library
 
-from encoder_tokenizers import converted, random_texts, unigram, word_piece
+from encoder_tokenizers import (
+    converted,
+    deberta_pieces,
+    eurobert_bytes,
+    mpnet_words,
+    random_texts,
+    unigram,
+    word_piece,
+)
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.text.whole_texts import (
@@ -64,6 +72,16 @@ def test_a_text_and_a_pair_are_what_the_library_makes_of_them(library) -> None:
             found = mine.encode(given, 1 << 20)
             assert [one.ids.tolist() for one in found] == [one.ids for one in wanted]
             assert [one.types.tolist() for one in found] == [one.type_ids for one in wanted]
+
+
+@pytest.mark.parametrize("library", [mpnet_words(), deberta_pieces(), eurobert_bytes()])
+def test_texts_of_encoders_are_what_their_tokenizers_make_of_them(library) -> None:
+    texts = random_texts(N_TEXTS, 2)
+    for given in (texts, list(zip(texts, reversed(texts), strict=True))):
+        wanted, found = library.encode_batch(given), whole(library).encode(given, 1 << 20)
+        assert [one.ids.tolist() for one in found] == [one.ids for one in wanted]
+        assert [one.types.tolist() for one in found] == [one.type_ids for one in wanted]
+        assert len({id_ for one in wanted for id_ in one.ids}) > 50
 
 
 @EACH

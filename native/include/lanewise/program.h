@@ -123,7 +123,12 @@ typedef enum lw_role {
     LW_INDEX_KEY_NORM = 98,  // (1, index_dim)
     LW_INDEX_KEY_NORM_BIAS = 99,
     LW_INDEX_WEIGHTS = 100,  // (index_heads, hidden_size)
-    LW_ROLE_COUNT = 101
+    LW_ATTN_DISTANCES = 101,     // (1, n_heads * (2 * distances + 1)), once per layer (lw_attention_config.distances)
+    // Once per layer: (1, n_heads * head_dim * (2 * distances + 1)), [head][dimension][distance]
+    // (lw_attention_config.disentangled).
+    LW_ATTN_POSITION_KEYS = 102,
+    LW_ATTN_POSITION_QUERIES = 103,
+    LW_ROLE_COUNT = 104
 } lw_role;
 
 // RoPE of the queries and keys of some layers: dimensions i and i + rotated / 2 of a head are rotated by the angle
@@ -169,6 +174,12 @@ typedef struct lw_attention_config {
                                  // 2^(-8 (i + 1) / n_heads). If n_heads is no power of two, the p first heads (p: the
                                  // power of two below) have the slopes of p heads, and the rest have every second slope
                                  // of 2 p heads. 2: slopes are multiplied by score_scale
+    uint32_t distances;          // 0 = off; else to scores of head h is added number h * (2 * distances + 1) +
+                                 // distances + d of LW_ATTN_DISTANCES, d: the key's position minus the query's, at
+                                 // least -distances and at most distances; at most 65536
+    uint32_t disentangled;       // 1: in the place of a number, two products are added to a score (DeBERTa): the scaled
+                                 // query times the distance's column of LW_ATTN_POSITION_KEYS, and the key times that
+                                 // of LW_ATTN_POSITION_QUERIES. distances must be context_length + 30 or more
     float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0 = off; else Q at position p is multiplied by
     uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
@@ -402,7 +413,8 @@ typedef enum lw_pooling {
     LW_POOL_NONE = 0,   // each row is a result
     LW_POOL_MEAN = 1,   // rows added up in order, times 1 / n
     LW_POOL_FIRST = 2,  // the first row (CLS)
-    LW_POOL_LAST = 3
+    LW_POOL_LAST = 3,
+    LW_POOL_LATE = 4  // the mean as above, but of what the dense heads make of each row
 } lw_pooling;
 
 typedef struct lw_model_config {
@@ -420,7 +432,8 @@ typedef struct lw_model_config {
     // the layer's part of LW_PER_LAYER_PROJECTION's product with the first layer's x, t its part of the token's row of
     // LW_PER_LAYER_EMBEDDING. After the FFN comes x += norm(out(activation(gate x) * e)), with the FFN's activation.
     uint32_t per_layer_size;
-    uint32_t n_ropes;  // at most 8
+    uint32_t per_layer_projected;  // 1: there is no LW_PER_LAYER_EMBEDDING, and e = norm(p / sqrt(hidden_size))
+    uint32_t n_ropes;              // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; at least one has attention
     lw_norm_kind norm;              // kind of all norms but those of Q and K

@@ -67,11 +67,16 @@ typedef struct lw_attention_job {
     size_t group;    // query heads per KV head
     const float* q;  // token t, head h of the group at q[t * q_stride + h * head_dim], already scaled
     size_t q_stride;
-    float softcap;        // 0 = off; else scores go through lw_lane_ops.softcap before slopes are subtracted
-    const float* slopes;  // [group] ALiBi: scores fall by this for each token of distance; NULL = none; never with
-                          // LW_I8
-    const float* sinks;   // [group] one more score of each head, whose value is 0; NULL = none
-    float* out;           // results in the order of q; latent: value_dim values per head
+    float softcap;           // 0 = off; else scores go through lw_lane_ops.softcap before slopes are subtracted
+    const float* slopes;     // [group] ALiBi: scores fall by this for each token of distance; NULL = none; never with
+                             // LW_I8
+    const float* distances;  // [group][2 * reach + 1] what scores change by, by the key's position minus the query's,
+                             // limited to -reach .. reach; NULL = nothing; never with LW_I8
+    size_t reach;
+    // [group][head_dim][2 * reach + 1] what a query and a key are multiplied by, too; NULL = nothing; never with LW_I8
+    const float *position_keys, *position_queries;
+    const float* sinks;  // [group] one more score of each head, whose value is 0; NULL = none
+    float* out;          // results in the order of q; latent: value_dim values per head
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
     // Only of latent attention, for one query token: [first_position + 1] the tokens that it sees, ascending. It attends

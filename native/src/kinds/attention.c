@@ -68,6 +68,11 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "gate_softplus", c->gate_softplus, 0, c->output_gate > 0));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "alibi", c->alibi, 0, 2));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "distances", c->distances, 0, 1 << 16));
+    LW_RETURN_IF_FAILED(lw_check_flag(&at, "disentangled", c->disentangled));
+    if (c->disentangled)  // all keys of a block have a column, those behind the text's end too
+        LW_RETURN_IF_FAILED(
+            lw_check_range(&at, "distances", c->distances, (uint64_t)model->context_length + 30, 1 << 16));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "both_ways", c->both_ways, 0, 2));
     if (c->both_ways > 0 && (c->both_ways == 2) == (model->pooled != 0))
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sboth_ways is %u, must be 0 or %d", at.text, c->both_ways,
@@ -126,6 +131,13 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
             return LW_VECTOR(attn_output_bias, "attention output bias", hidden, c->output_bias);
         case LW_ATTN_SINKS:
             return LW_VECTOR(sinks, "attention sinks", c->n_heads, c->sinks);
+        case LW_ATTN_DISTANCES:
+            return LW_VECTOR(distances, "what scores change by", c->n_heads * (2 * c->distances + 1),
+                             c->distances > 0 && !c->disentangled);
+        case LW_ATTN_POSITION_KEYS:
+            return LW_VECTOR(position_keys, "keys of distances", q * (2 * c->distances + 1), c->disentangled);
+        case LW_ATTN_POSITION_QUERIES:
+            return LW_VECTOR(position_queries, "queries of distances", q * (2 * c->distances + 1), c->disentangled);
         case LW_ATTN_INPUT_ORDER:
             return LW_VECTOR(attn_input_order, "order of Q, K and V", hidden,
                              here && !latent && l->state.kind == LW_NO_STATE);

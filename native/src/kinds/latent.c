@@ -22,10 +22,10 @@ static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_multiple(&at, "latent_rank", c->latent_rank, LW_PANEL));
     LW_RETURN_IF_FAILED(lw_check_multiple(&at, "value_dim", c->value_dim, LW_PANEL));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_kv_heads", c->n_kv_heads, 1, 1));
-    if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->values_are_keys ||
-        c->value_norm || c->qkv_clip != 0 || c->shares_kv)
+    if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->distances || c->disentangled ||
+        c->values_are_keys || c->value_norm || c->qkv_clip != 0 || c->shares_kv)
         return lw_fail(LW_ERR_ARGUMENT,
-                       "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi,"
+                       "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi, distances,"
                        " values_are_keys, value_norm, qkv_clip and shares_kv must be 0",
                        at.text, c->latent_rank);
     if (c->rope == LW_NO_ROPE || model->ropes[c->rope].rotated != c->rope_dim)

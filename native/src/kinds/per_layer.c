@@ -6,8 +6,9 @@
 static lw_status check_per_layer(const lw_model_config* model, uint32_t layer) {
     static const lw_place nowhere = {""};
     const uint32_t size = model->per_layer_size;
-    const bool possible = !model->pooled && model->norm == LW_NORM_RMS;
+    const bool possible = model->norm == LW_NORM_RMS;
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "per_layer_size", size, 0, possible ? 4096 : 0));
+    LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "per_layer_projected", model->per_layer_projected, 0, size > 0));
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "n_layers * per_layer_size", (uint64_t)model->n_layers * size, 0,
                                        size > 0 ? 1 << 24 : 0));
     const lw_ffn_config* f = &model->layers[layer].ffn;
@@ -60,17 +61,18 @@ static void take_per_layer(lw_session* s, lw_parts* parts) {
     own->inputs = lw_take(parts, s->config.max_batch_tokens * all_inputs(&s->model->config) * sizeof(float));
 }
 
-// The inputs of all layers for one row, from the projection of its embedding and from the per-layer table.
+// The inputs of all layers for one row, from the projection of its embedding and from the per-layer table if there is
+// one.
 static void finish_inputs(lw_worker* w, size_t row) {
     const size_t size = w->c->per_layer_size, all = size * w->c->n_layers;
     const float before = 1.0f / sqrtf((float)w->c->hidden_size), of_table = sqrtf((float)size), both = sqrtf(0.5f);
-    const float* table = w->scratch;
-    lw_unpack_row(&w->model->per_layer_embedding, w->b->token[row], w->scratch);
+    const float* table = w->c->per_layer_projected ? NULL : w->scratch;
+    if (table != NULL) lw_unpack_row(&w->model->per_layer_embedding, w->b->token[row], w->scratch);
     for (size_t at = 0; at < all; at += size) {
         float* inputs = inputs_of(w) + row * all + at;
         for (size_t i = 0; i < size; ++i) inputs[i] *= before;
         w->ops->rmsnorm(inputs, inputs, w->model->per_layer_norm, size, w->c->rms_norm_eps);
-        for (size_t i = 0; i < size; ++i) inputs[i] = (inputs[i] + table[at + i] * of_table) * both;
+        for (size_t i = 0; table != NULL && i < size; ++i) inputs[i] = (inputs[i] + table[at + i] * of_table) * both;
     }
     lw_charge_row(w, LW_OP_EMBED, 3 * all, 0);
 }

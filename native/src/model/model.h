@@ -45,6 +45,8 @@ typedef struct lw_layer {
     float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
     float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
     float* sinks;                                       // [n_heads]
+    float* distances;                                   // [n_heads][2 * distances + 1]
+    float *position_keys, *position_queries;            // [n_heads][head_dim][2 * distances + 1]
     float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
     float *index_key_norm, *index_key_norm_bias;        // [index_dim]
     float* state_conv;                                  // [channels][taps]

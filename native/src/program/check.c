@@ -54,7 +54,8 @@ static lw_status check_pooled(const lw_place* at, const lw_model_config* c) {
 
 static lw_status check_tower_layer(const lw_layer_config* l, uint32_t index) {
     const lw_attention_config* a = &l->attention;
-    const bool sees_all = a->n_heads > 0 && a->both_ways && a->window == 0 && a->latent_rank == 0 && !a->alibi;
+    const bool sees_all =
+        a->n_heads > 0 && a->both_ways && a->window == 0 && a->latent_rank == 0 && !a->alibi && !a->distances;
     const bool has_ffn = l->ffn.kind == LW_FFN_GATED || l->ffn.kind == LW_FFN_PLAIN;
     if (sees_all && has_ffn && l->state.kind == LW_NO_STATE && l->wiring == LW_IN_TURN) return LW_OK;
     return lw_fail(LW_ERR_ARGUMENT,

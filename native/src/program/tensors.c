@@ -39,7 +39,7 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
             return LW_VECTOR_SPEC(lw_model, output_bias, "output bias", c->vocab_size, c->output_bias);
         case LW_PER_LAYER_EMBEDDING:
             return LW_MATRIX_SPEC(lw_model, per_layer_embedding, "per-layer embedding", c->vocab_size, per_layer,
-                                  per_layer > 0);
+                                  per_layer > 0 && !c->per_layer_projected);
         case LW_PER_LAYER_PROJECTION:
             return LW_MATRIX_SPEC(lw_model, per_layer_projection, "per-layer projection", per_layer, c->hidden_size,
                                   per_layer > 0);
@@ -94,7 +94,7 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_INDEX_WEIGHTS);
+           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -156,6 +156,9 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_LATENT_KEYS,
                                       LW_LATENT_VALUES,
                                       LW_ATTN_SINKS,
+                                      LW_ATTN_DISTANCES,
+                                      LW_ATTN_POSITION_KEYS,
+                                      LW_ATTN_POSITION_QUERIES,
                                       LW_ATTN_GATE,
                                       LW_ATTN_OUTPUT,
                                       LW_ATTN_OUTPUT_BIAS,

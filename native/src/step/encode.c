@@ -59,9 +59,9 @@ static lw_status check_texts(const lw_session* s, const lw_texts* texts, const f
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: the session's model makes logits: lw_step runs it");
     if (lw_is_tower(&s->model->config))
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: the session's model reads pictures: lw_see_begin takes them");
-    if ((unsigned)texts->pooling > LW_POOL_LAST || texts->normalize > 1)
+    if ((unsigned)texts->pooling > LW_POOL_LATE || texts->normalize > 1)
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: pooling is %d and normalize %u, must be 0 to %d and 0 or 1",
-                       (int)texts->pooling, texts->normalize, LW_POOL_LAST);
+                       (int)texts->pooling, texts->normalize, LW_POOL_LATE);
     if (texts->n_texts < 1 || texts->n_texts > s->config.max_batch_logits)
         return lw_fail(LW_ERR_ARGUMENT, "lw_encode: %u texts, must be 1 to %u", texts->n_texts,
                        s->config.max_batch_logits);

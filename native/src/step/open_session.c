@@ -215,9 +215,10 @@ static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
     for (uint32_t i = 0; kv_type == LW_I8 && i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
-        if (c->alibi || c->latent_rank > 0)
+        const bool by_distance = c->alibi || c->distances;
+        if (by_distance || c->latent_rank > 0)
             return lw_fail(LW_ERR_ARGUMENT, "session: kv_type I8 (24), must be F16 or F32 where %s",
-                           c->alibi ? "scores fall by distance" : "attention is latent");
+                           by_distance ? "scores change by distance" : "attention is latent");
     }
     return LW_OK;
 }

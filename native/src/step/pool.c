@@ -26,28 +26,33 @@ static void finish_row(const lw_worker* w, float* x, size_t n) {
     check_row(w, x, n);
 }
 
-// Makes one row of the pooled result from the rows behind the output norm.
-static void pool_row(const lw_worker* w, float* out, const float* rows, size_t row) {
-    const lw_texts* texts = w->s->texts;
-    const size_t hidden = w->c->hidden_size;
-    if (texts->pooling != LW_POOL_MEAN) {  // the rows that are left are the result
-        memcpy(out, rows + row * hidden, hidden * sizeof(float));
+// How rows of `size` values become results: those of each text become their mean, or each is one.
+typedef struct pooled_rows {
+    size_t size;
+    bool mean;
+    bool finished;  // nothing is done to the results after this
+} pooled_rows;
+
+// Makes one row of the pooled result.
+static void pool_row(const lw_worker* w, float* out, const float* rows, size_t row, pooled_rows as) {
+    if (!as.mean) {
+        memcpy(out, rows + row * as.size, as.size * sizeof(float));
         return;
     }
-    const size_t first = texts->start[row], end = texts->start[row + 1];
-    memset(out, 0, hidden * sizeof(float));
-    for (size_t i = first; i < end; ++i) lw_add_vector(out, rows + i * hidden, hidden);
+    const size_t first = w->s->texts->start[row], end = w->s->texts->start[row + 1];
+    memset(out, 0, as.size * sizeof(float));
+    for (size_t i = first; i < end; ++i) lw_add_vector(out, rows + i * as.size, as.size);
     const float by = 1.0f / (float)(end - first);
-    for (size_t i = 0; i < hidden; ++i) out[i] *= by;
+    for (size_t i = 0; i < as.size; ++i) out[i] *= by;
 }
 
-static void pool(lw_worker* w, const float* rows, float* out, bool finished) {
-    const size_t hidden = w->c->hidden_size;
+static void pool(lw_worker* w, const float* rows, float* out, pooled_rows as) {
+    if (as.mean) w->rows = w->s->texts->n_texts;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
-        pool_row(w, out + row * hidden, rows, row);
-        if (finished) finish_row(w, out + row * hidden, hidden);
-        lw_charge_row(w, LW_OP_HEAD, 2 * hidden, 0);
+        pool_row(w, out + row * as.size, rows, row, as);
+        if (as.finished) finish_row(w, out + row * as.size, as.size);
+        lw_charge_row(w, LW_OP_HEAD, 2 * as.size, 0);
     }
     lw_end_phase(w, LW_OP_HEAD);
 }
@@ -133,12 +138,13 @@ static void normalize_inputs(lw_worker* w, const lw_dense* dense, float* values)
 // NULL to a pooled buffer. Returns where it is.
 static float* run_group(lw_worker* w, uint32_t group, float* values, float* out) {
     const uint32_t n = lw_dense_group(w->c);
+    const bool late = w->s->texts->pooling == LW_POOL_LATE;
     for (uint32_t i = 0; i < n; ++i) {
         const lw_dense* dense = &w->model->dense[group * n + i];
         float* other = values == w->b->pooled[0] ? w->b->pooled[1] : w->b->pooled[0];
         float* to = i + 1 == n && out != NULL ? out : other;
         if (dense->config.input_norm != LW_INPUT_NONE) normalize_inputs(w, dense, values);
-        run_dense(w, dense, values, to, i + 1 == n);
+        run_dense(w, dense, values, to, i + 1 == n && !late);
         values = to;
     }
     return values;
@@ -157,7 +163,7 @@ static void put_part(lw_worker* w, uint32_t group, const float* values) {
 
 void lw_tap_rows(lw_worker* w, uint32_t tap) {
     const size_t rows = w->rows;
-    pool(w, w->b->x, w->b->pooled[0], false);
+    pool(w, w->b->x, w->b->pooled[0], (pooled_rows){w->c->hidden_size, false, false});
     put_part(w, 1 + tap, run_group(w, 1 + tap, join(w), NULL));
     w->rows = rows;
 }
@@ -169,11 +175,12 @@ void lw_pool_texts(lw_worker* w) {
                         .eps = w->c->patches.output_eps};
     const lw_activations rows = lw_normalize(w, LW_OP_OUTPUT_NORM, by, false);
     const uint32_t n_dense = w->c->n_dense;
-    const bool tapped = w->c->patches.n_taps > 0;
-    if (w->s->texts->pooling == LW_POOL_MEAN) w->rows = w->s->texts->n_texts;
+    const bool tapped = w->c->patches.n_taps > 0, late = w->s->texts->pooling == LW_POOL_LATE && n_dense > 0;
+    const bool mean = !late && (w->s->texts->pooling == LW_POOL_MEAN || w->s->texts->pooling == LW_POOL_LATE);
     float* values = n_dense > 0 ? w->b->pooled[0] : w->step->logits;
-    pool(w, rows.f32, values, n_dense == 0);
+    pool(w, rows.f32, values, (pooled_rows){w->c->hidden_size, mean, n_dense == 0});
     if (lw_is_tower(w->c)) values = join(w);
-    if (n_dense > 0) values = run_group(w, 0, values, tapped ? NULL : w->step->logits);
+    if (n_dense > 0) values = run_group(w, 0, values, tapped || late ? NULL : w->step->logits);
     if (tapped) put_part(w, 0, values);
+    if (late) pool(w, values, w->step->logits, (pooled_rows){lw_dense_inputs(w->model, n_dense), true, true});
 }

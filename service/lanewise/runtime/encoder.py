@@ -14,6 +14,7 @@ POOLINGS = {
     "mean": "LW_POOL_MEAN",
     "cls": "LW_POOL_FIRST",
     "last": "LW_POOL_LAST",
+    "late": "LW_POOL_LATE",
 }
 # Of each thread: what a step holds of so many tokens stays near the cores. (Zen 5, MiniLM in Q8_0:
 # a token takes 6 to 8 % less time than in steps of 512, 12 % less than in steps of 1024.)

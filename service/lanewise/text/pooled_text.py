@@ -11,6 +11,7 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Tokeniz
 from lanewise.loading.base.sentences import SentenceModel
 from lanewise.loading.pooling.heads import SCORES
 from lanewise.loading.pooling.judges import template_of
+from lanewise.loading.vocabulary.gguf_text import LABELS
 from lanewise.text.compared_tokens import ComparedTokens, compared_tokens
 from lanewise.text.judged_pairs import JudgedPairs
 from lanewise.text.tokenizer import Tokenizer
@@ -136,6 +137,8 @@ def pooled_text(
             judged=judged,
         )
     labels, is_multi_label = _labels(config, n_outputs, str(files.path))
+    if files.gguf is not None:
+        labels = tuple(files.gguf.get(LABELS, ()))
     prepare = (lambda text: text) if sentence is None else sentence.prepare
     compared = None
     if sentence is not None and sentence.tokens is not None:

@@ -61,7 +61,7 @@ static bool take_texts(fuzzed* f, texts_step* s) {
                           .start = s->start,
                           .token_ids = s->ids,
                           .token_types = take_flag(f->in) ? s->types : NULL,
-                          .pooling = (lw_pooling)take_below(f->in, 4),
+                          .pooling = (lw_pooling)take_below(f->in, 5),
                           .normalize = take_flag(f->in)};
     return n > 0;
 }
@@ -121,7 +121,7 @@ static const char* spoil(fuzzed* f, texts_step* s) {
         case 6:
             return s->ids[take_below(f->in, tokens)] = VOCAB + take_word(f->in) % (UINT32_MAX - VOCAB), "token_ids";
         case 7:
-            return s->texts.pooling = (lw_pooling)(4 + take_word(f->in) % 1000), "pooling";
+            return s->texts.pooling = (lw_pooling)(5 + take_word(f->in) % 1000), "pooling";
         case 8:
             return s->texts.normalize = 2 + take_byte(f->in), "normalize";
         default:

@@ -249,6 +249,16 @@ def attention(
         if c.alibi:
             fall = alibi_slope(head, c.n_heads) * (c.score_scale if c.scaled_alibi else 1)
             scores = scores - fall * (positions[:, None] - positions[None, :])
+        ahead = np.clip(positions - positions[:, None], -c.distances, c.distances) + c.distances
+        if c.disentangled:
+            of_key, of_query = (
+                own[role].reshape(c.n_heads, c.head_dim, -1)[head][:, ahead]
+                for role in (Role.ATTN_POSITION_KEYS, Role.ATTN_POSITION_QUERIES)
+            )
+            scores = scores + np.einsum("id,dij->ij", q[:, head] * c.score_scale, of_key)
+            scores = scores + np.einsum("jd,dij->ij", k[:, head // group], of_query)
+        elif c.distances:
+            scores = scores + own[Role.ATTN_DISTANCES].reshape(c.n_heads, -1)[head][ahead]
         scores = np.where(seen, scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]

@@ -61,7 +61,8 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
         shapes[Role.OUTPUT] = (vocab, hidden)
     if config.per_layer_size:
         own = config.n_layers * config.per_layer_size
-        shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
+        if not config.per_layer_projected:
+            shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
         shapes[Role.PER_LAYER_PROJECTION] = (own, hidden)
         shapes[Role.PER_LAYER_NORM] = (config.per_layer_size,)
     if config.output_bias:
@@ -89,6 +90,11 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
     if c.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
+    if c.disentangled:
+        each = (c.n_heads * c.head_dim * (2 * c.distances + 1),)
+        shapes |= {Role.ATTN_POSITION_KEYS: each, Role.ATTN_POSITION_QUERIES: each}
+    elif c.distances:
+        shapes[Role.ATTN_DISTANCES] = (c.n_heads * (2 * c.distances + 1),)
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
     if c.output_gate or c.head_gate:

@@ -67,6 +67,9 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.ATTN_Q_NORM: ("attn_q_norm.weight", "self_attn.q_norm.weight"),
         Role.ATTN_K_NORM: ("attn_k_norm.weight", "self_attn.k_norm.weight"),
         Role.ATTN_SINKS: ("attn_sinks.weight", "self_attn.sinks"),
+        Role.ATTN_DISTANCES: ("attn_distances.weight", "self_attn.distances"),
+        Role.ATTN_POSITION_KEYS: ("attn_position_k.weight", "self_attn.position_keys"),
+        Role.ATTN_POSITION_QUERIES: ("attn_position_q.weight", "self_attn.position_queries"),
         Role.ATTN_OUTPUT: ("attn_output.weight", "self_attn.o_proj.weight"),
         Role.ATTN_OUTPUT_BIAS: ("attn_output.bias", "self_attn.o_proj.bias"),
         Role.LATENT_QUERY: ("attn_q_a.weight", "self_attn.q_a_proj.weight"),
@@ -210,7 +213,8 @@ def is_vector(role: Role) -> bool:
     """Whether a role's tensor is a vector, stored with one dimension."""
     return (
         role in ORDERS
-        or role in (Role.ATTN_SINKS, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
+        or role in (Role.ATTN_SINKS, Role.ATTN_DISTANCES, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
+        or role in (Role.ATTN_POSITION_KEYS, Role.ATTN_POSITION_QUERIES)
         or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))

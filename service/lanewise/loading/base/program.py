@@ -60,6 +60,12 @@ class Attention:
     qk_norm: str = "none"  # one of QK_NORMS
     alibi: bool = False  # scores fall with the distance, by head from 1/2 down to 1/256
     scaled_alibi: bool = False  # the slopes are multiplied by score_scale; only with alibi
+    # Scores change by a number of the head and of the key's position minus the query's, which is
+    # limited to -distances .. distances; 0: they do not.
+    distances: int = 0
+    # In the place of the number come two products: of the scaled query with the distance's key, of
+    # the key with the distance's query. Every distance within the context and 30 more has both.
+    disentangled: bool = False
     sinks: bool = False  # one logit for each head in the softmax's denominator
     score_scale: float = 0.0  # multiplies query-key products; 0 becomes 1 / sqrt(head_dim)
     # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
@@ -296,8 +302,9 @@ class Layer:
 WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
 # RMSNorm; or LayerNorm, with a bias if ModelConfig.norm_bias is set.
 NORMS = ("rms", "layer")
-# The result of a text: each of its rows; their mean; the first one; the last one.
-POOLINGS = ("none", "mean", "cls", "last")
+# The result of a text: each of its rows; their mean; the first one; the last one; the mean of what
+# the dense heads make of each row.
+POOLINGS = ("none", "mean", "cls", "last", "late")
 # Activations of dense heads.
 DENSE_CURVES = (*CURVES, "tanh", "identity")
 MAX_DENSE = 8
@@ -390,6 +397,7 @@ class ModelConfig:
     # table. After its FFN the layer adds norm(out(activation(gate x) * e)), with its FFN's
     # activation.
     per_layer_size: int = 0
+    per_layer_projected: bool = False  # there is no table: e = norm(p / sqrt(hidden_size))
     # Rows added to the embedding, by position and, in pooled models, by token type.
     learned_positions: bool = False
     n_token_types: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -11,10 +12,11 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Tokeniz
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF
-from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.program import ModelConfig, Pooling
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.mtp import with_mtp, with_mtp_if_there
-from lanewise.loading.families.encoders_gguf import gguf_text_pooling
+from lanewise.loading.families.common import with_both_ways
+from lanewise.loading.families.encoders_gguf import gguf_text_pooling, labels_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.families.naming import take_heads_apart
@@ -27,6 +29,7 @@ from lanewise.loading.programs.harmless import refuse_unknown_metadata
 from lanewise.loading.programs.model_file import ModelFile
 from lanewise.loading.programs.native_program import check_program
 from lanewise.loading.towers.mmproj import add_mmproj
+from lanewise.loading.vocabulary.gguf_text import LABELS
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -61,6 +64,7 @@ def open_gguf(
             config, sources = with_mtp(family, config, sources, GGUF, str(path))
         elif mtp is None and config.pooling is None:
             config, sources = with_mtp_if_there(family, config, sources, GGUF, str(path))
+        labels = labels_of(ModelFile(fields, sources, GGUF), config.pooling)
         refuse_unknown_metadata(fields, arch)
         for name in ROPE_TENSORS:
             sources.pop(name, None)
@@ -71,7 +75,8 @@ def open_gguf(
     except BaseException:
         close_all(files)
         raise
-    tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=gguf.metadata)
+    metadata = {**gguf.metadata, LABELS: labels}
+    tokenizer = TokenizerFiles(gguf.path, config.vocab_size, gguf=metadata)
     opened = Checkpoint(
         gguf.path,
         stem_of(path),
@@ -99,6 +104,12 @@ def read_program(
     if config.pooling is not None:
         return config, sources
     pooling, sources = gguf_text_pooling(file, sources)
+    key = "{arch}.attention.causal"
+    if not file.flag(key, default=True):
+        if any(one.attention is not None and one.attention.window for one in config.layers):
+            raise file.fail(key, "true of a model with a sliding window")
+        config = replace(with_both_ways(config, file, key), pooling=None)
+        pooling = pooling or Pooling()
     return with_pooling(config, sources, pooling, GGUF)
 
 

@@ -13,12 +13,13 @@ from lanewise.loading.base.names import HF, TENSOR_NAMES
 from lanewise.loading.base.program import ModelConfig, Pooling
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.mtp import with_mtp, with_mtp_if_there
-from lanewise.loading.families.common import n_layers_of
+from lanewise.loading.families.common import n_layers_of, with_both_ways
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.table import hf_family
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.files.weights_files import open_weights, read_sources
 from lanewise.loading.pooling.heads import (
+    SCORE,
     SCORES,
     settle_head,
     take_scores,
@@ -70,6 +71,8 @@ def open_hugging_face(
             model, sources = with_mtp(family, model, sources, HF, str(path))
         elif mtp is None and model.pooling is None and not _scores(config):
             model, sources = with_mtp_if_there(family, model, sources, HF, str(path))
+        if model.pooling == Pooling() and SCORE in sources:
+            model = replace(model, pooling=None)
         scores: dict[str, SourceTensor] = {}
         if model.pooling is None and _scores(config):
             model, sources, scores = take_scores(model, sources, str(path))
@@ -129,7 +132,11 @@ def read_program(
     """Return the program that a config and its tensors describe, and the tensors it needs."""
     has_embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][HF] in sources
     sources = with_embedding(sources, HF)
-    model = check_program(family.program(ModelFile(fields, sources, HF)), fields.source)
+    model = family.program(ModelFile(fields, sources, HF))
+    if not fields.flag("is_causal", default=True) and model.pooling is None:
+        model = with_both_ways(model, fields, "is_causal")
+        sources = {k: v for k, v in sources.items() if k != TENSOR_NAMES[Role.OUTPUT][HF]}
+    check_program(model, fields.source)
     refuse_unknown_config(fields, family.harmless)
     if not has_embedding:
         return replace(model, tied_embeddings=True), sources

@@ -13,12 +13,12 @@ from lanewise.loading.families.encoders import (
     classifier_pooling,
     encoder_attention,
     encoder_family,
-    give_norm_after,
     give_outside_layers,
+    give_post_norm_layers,
     post_norm_model,
 )
 from lanewise.loading.families.encoders_gguf import gguf_encoder, gguf_tensors
-from lanewise.loading.families.naming import give_roles, split_gate_and_up
+from lanewise.loading.families.naming import split_gate_and_up
 from lanewise.loading.files.rearranging import Rearranged, without_prefixes
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -40,13 +40,23 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a file; RoBERTa's GGUF files are of this kind too."""
+    """Read a file; RoBERTa's and DistilBERT's GGUF files are of this kind too."""
     if file.is_gguf:
-        return gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
+        model = gguf_encoder(file, "bert", Plain(file.integer("intermediate_size"), True))
+        return model if model.n_token_types else with_relu_head(model)
     pooling = classifier_pooling(
         without_prefixes(file.tensors, PREFIXES), file.integer("hidden_size")
     )
     return bert_model(file, "bert", pooling, first_position=0)
+
+
+def with_relu_head(model: ModelConfig) -> ModelConfig:
+    """Return a model without types of tokens, DistilBERT, with its classifier's curve."""
+    if model.pooling is None or not model.pooling.dense:
+        return model
+    first, *others = model.pooling.dense
+    dense = (replace(first, activation="relu"), *others)
+    return replace(model, pooling=replace(model.pooling, dense=dense))
 
 
 def jina_program(file: ModelFile) -> ModelConfig:
@@ -102,14 +112,11 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig, heads: tuple[str, str] 
     give_outside_layers(tensors, config, heads)
     tensors.rename(POSITIONS, tensors.usual(Role.POSITION_EMBEDDING))
     for number in range(config.n_layers):
-        folder = f"encoder.layer.{number}"
         size = config.ffn_size(number)
         parts = {tensors.usual(role, number): size for role in (Role.FFN_GATE, Role.FFN_UP)}
-        tensors.split_rows(f"{folder}.mlp.gated_layers.weight", parts)
-        for name, role in OF_LAYER.items():
-            give_roles(tensors, f"{folder}.{name}", role, number)
-        for norm in ("output.LayerNorm", "mlp.layernorm"):
-            give_norm_after(tensors, f"{folder}.{norm}", config, number)
+        tensors.split_rows(f"encoder.layer.{number}.mlp.gated_layers.weight", parts)
+    for norm in ("output.LayerNorm", "mlp.layernorm"):
+        give_post_norm_layers(tensors, config, "encoder.layer.{}.", OF_LAYER, norm)
 
 
 FAMILY = encoder_family("bert", program, hf_tensors, "bert", gguf_tensors=gguf_tensors)

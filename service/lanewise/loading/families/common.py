@@ -10,7 +10,16 @@ from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.names import GGUF, TENSOR_NAMES
-from lanewise.loading.base.program import CURVES, Attention, Gated, Layer, ModelConfig, Plain, Rope
+from lanewise.loading.base.program import (
+    CURVES,
+    Attention,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+    Pooling,
+    Rope,
+)
 from lanewise.loading.families.gguf_rope import gguf_rope
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.programs.model_file import ModelFile
@@ -59,6 +68,23 @@ def attention_of(
         qk_norm=qk_norm,
     )
     return check_heads(attention, file.source)
+
+
+def with_both_ways(config: ModelConfig, file: Fields, key: str) -> ModelConfig:
+    """Return a generative model whose tokens see later ones too, as ``key`` says; it is pooled.
+
+    A window has as many tokens before as after, besides the token itself.
+    """
+    if config.has_states:
+        raise file.fail(key, "true of a model whose layers keep a state of earlier tokens")
+    layers = []
+    for layer in config.layers:
+        attention = layer.attention
+        if attention is not None:
+            window = None if attention.window is None else attention.window + 1
+            attention = replace(attention, both_ways=True, window=window)
+        layers.append(replace(layer, attention=attention))
+    return replace(config, layers=tuple(layers), pooling=Pooling(), tied_embeddings=True)
 
 
 def has_qkv_bias(file: ModelFile) -> bool:

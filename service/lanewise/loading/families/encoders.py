@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from lanewise.loading.base.program import (
 from lanewise.loading.base.sources import Sources
 from lanewise.loading.families.common import has_qkv_bias, n_layers_of, vocab_size_of
 from lanewise.loading.families.family import Family, Program, Rename
-from lanewise.loading.families.naming import give_roles
+from lanewise.loading.families.naming import give_layer_roles, give_roles
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.checks import check_heads
 from lanewise.loading.programs.model_file import ModelFile
@@ -29,7 +29,7 @@ from lanewise.loading.programs.model_file import ModelFile
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 # Unused tensors of embedding models in BERT's form.
 UNUSED = ("embeddings.position_ids", "embeddings.token_type_ids")
-UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.")
+UNUSED_PREFIXES = ("cls.", "lm_head.", "pooler.", "vocab_")
 
 
 def encoder_attention(
@@ -119,6 +119,15 @@ def give_norm_after(tensors: Rearranged, name: str, config: ModelConfig, number:
         give_roles(tensors, name, Role.ATTN_NORM, number + 1)
 
 
+def give_post_norm_layers(
+    tensors: Rearranged, config: ModelConfig, folder: str, of_layer: Mapping[str, Role], last: str
+) -> None:
+    """Rename the tensors of layers; ``last`` is the norm after each."""
+    give_layer_roles(tensors, config, of_layer, folder)
+    for number in range(config.n_layers):
+        give_norm_after(tensors, f"{folder.format(number)}{last}", config, number)
+
+
 def give_heads(tensors: Rearranged, config: ModelConfig, names: Iterable[str]) -> None:
     """Rename the dense heads of classifiers."""
     if config.pooling is not None and config.pooling.dense:
@@ -149,8 +158,10 @@ def classifier(sources: Sources, name: str = CLASSIFIER) -> Dense:
     return Dense(shape[0] if shape else 1, bias=f"{name}.bias" in sources)
 
 
-def classifier_pooling(sources: Sources, hidden: int, name: str = CLASSIFIER) -> Pooling:
-    """Return the mean, or a classifier's pooling: first row, tanh head, scores."""
+def classifier_pooling(
+    sources: Sources, hidden: int, name: str = CLASSIFIER, activation: str = "tanh"
+) -> Pooling:
+    """Return the mean, or a classifier's pooling: first row, a head with a curve, scores."""
     if f"{name}.weight" not in sources:
         return Pooling()
-    return Pooling("cls", dense=(Dense(hidden, True, "tanh"), classifier(sources, name)))
+    return Pooling("cls", dense=(Dense(hidden, True, activation), classifier(sources, name)))

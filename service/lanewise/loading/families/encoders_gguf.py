@@ -19,6 +19,7 @@ from lanewise.loading.vocabulary.gguf_text import TEMPLATE
 # pooling_type by number; unspecified means the mean, as for directories.
 POOLING_TYPES = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 ANSWERS = ("yes", "no")  # logits that score the rows of generative models
+OUTPUT_LABELS = "{arch}.classifier.output_labels"
 RANK = 4  # a classifier's heads on the first row
 HEADS = ("cls", "cls.output")
 GGUF_TEMPLATE = f"{TEMPLATE}.rerank"  # has {query} and {document}
@@ -42,11 +43,25 @@ def gguf_text_pooling(
     return (Pooling(POOLING_TYPES[kind], normalize=True) if kind else None), sources
 
 
+def labels_of(file: ModelFile, pooling: Pooling | None) -> list[str]:
+    """Return the names of a classifier's scores; none of other models."""
+    if file.integer("{arch}.pooling_type", default=0, least=0) != RANK or pooling is None:
+        return []
+    n_labels = pooling.dense[-1].outputs
+    if not file.is_set(OUTPUT_LABELS):
+        return [f"LABEL_{number}" for number in range(n_labels)]
+    labels = file.raw(OUTPUT_LABELS)
+    if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
+        raise file.fail(OUTPUT_LABELS, "a list of strings")
+    if len(labels) != n_labels:
+        raise file.fail(OUTPUT_LABELS, f"{n_labels}, as there are scores,")
+    return labels
+
+
 def _with_answers(file: ModelFile, sources: Sources) -> dict[str, SourceTensor]:
     """Return the tensors with the head of yes and no under its usual name."""
-    labels = "{arch}.classifier.output_labels"
-    if file.is_set(labels) and file.raw(labels) != list(ANSWERS):
-        raise file.fail(labels, f"{list(ANSWERS)}")
+    if file.is_set(OUTPUT_LABELS) and file.raw(OUTPUT_LABELS) != list(ANSWERS):
+        raise file.fail(OUTPUT_LABELS, f"{list(ANSWERS)}")
     name = f"{HEADS[1]}.weight"
     head = sources.get(name)
     if head is None or head.shape[:-1] != (len(ANSWERS),):

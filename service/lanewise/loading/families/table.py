@@ -10,11 +10,15 @@ from lanewise.loading.families import (
     bert,
     cohere,
     cohere2,
+    deberta_v2,
     deepseek_v2,
     deepseek_v3,
     deepseek_v32,
+    distilbert,
+    embedding_gemma2,
     ernie4_5,
     ernie4_5_moe,
+    eurobert,
     exaone4,
     falcon,
     falcon_h1,
@@ -52,6 +56,7 @@ from lanewise.loading.families import (
     mistral4,
     mixtral,
     modernbert,
+    mpnet,
     nemotron,
     nemotron_h,
     nomic_bert,
@@ -153,13 +158,17 @@ FAMILIES: tuple[Family, ...] = (
     nomic_bert.FAMILY,
     gte.FAMILY,
     jina_embeddings_v3.FAMILY,
+    mpnet.FAMILY,
+    distilbert.FAMILY,
+    eurobert.FAMILY,
+    deberta_v2.FAMILY,
+    embedding_gemma2.FAMILY,
 )
 
 
 # Reasons why other architectures are not supported.
-STATES, ENCODER, DECODED = (
+STATES, DECODED = (
     "it has layers with a recurrent state of a kind that is not supported",
-    "its layers differ from those of the supported encoders",
     "it is an encoder-decoder model",
 )
 REASONS = {
@@ -167,7 +176,6 @@ REASONS = {
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
         *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
-    ENCODER: ("distilbert", "mpnet"),
     DECODED: ("t5", "t5encoder"),
     "values have another size than keys in its attention, which is not supported": (
         *("mimo_v2_flash", "mimo2"),
@@ -176,6 +184,9 @@ REASONS = {
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
     "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
         *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
+    ),
+    "it has norms of what attention's output and the FFN's last matrix read": (
+        *("bitnet", "bitnet-25", "bitnet-b1.58"),
     ),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
@@ -189,6 +200,7 @@ OTHER_NAMES = {
     "bailing_moe_v2": bailing_moe.FAMILY,
     "kimi_k2": deepseek_v3.FAMILY,
     "step3p5": step3p7.FAMILY,
+    "llama_bidirec": llama.BOTH_WAYS,
     "qwen3_5": qwen3_5.FAMILY,
     "qwen3_5_moe": qwen3_5_moe.FAMILY,
     "qwen3_vl_text": qwen3.FAMILY,
@@ -197,6 +209,7 @@ OTHER_NAMES = {
 OTHER_GGUF_NAMES = {
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
+    "llama-embed": llama.BOTH_WAYS,
     "nemotron_h_moe": nemotron_h.FAMILY,
     "nomic-bert-moe": nomic_bert.MOE,
     "qwen3vl": qwen3.FAMILY,

@@ -206,6 +206,35 @@ class Rearranged:
         floats = replace(source, type=TensorType.F32)
         self.out[name] = self._made(floats, source.shape, 4 * count, make)
 
+    def compute(
+        self, name: str, size: int, names: Sequence[str], make: Callable[..., Floats]
+    ) -> None:
+        """Make a float32 vector of ``size`` values from other tensors, which stay.
+
+        ``make`` gets them as float32, in their shapes.
+        """
+        if any(one not in self.out for one in names):
+            return
+        sources = [self.out[one] for one in names]
+        kinds = []
+        for one, source in zip(names, sources, strict=True):
+            if not isinstance(source.type, TensorType) or source.type not in VECTOR_TYPES:
+                raise ModelFileError(
+                    f"{source.where}: tensor {one!r} is {shown(source)}; accepted:"
+                    f" {', '.join(kind.name for kind in VECTOR_TYPES)}"
+                )
+            kinds.append(source.type)
+
+        def made() -> memoryview:
+            values = [
+                to_f32(source.view(), kind).reshape(source.shape)
+                for source, kind in zip(sources, kinds, strict=True)
+            ]
+            return np.ascontiguousarray(make(*values)).view(np.uint8).data.cast("B")
+
+        floats = replace(sources[0], type=TensorType.F32)
+        self.out[name] = self._made(floats, (size,), 4 * size, made)
+
     def stack(self, names: Sequence[str], to: str) -> None:
         """Stack matrices of equal shape and type by rows."""
         parts = [self.out.pop(name) for name in names if name in self.out]

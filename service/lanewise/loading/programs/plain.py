@@ -123,6 +123,8 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
         yield "attention with ALiBi"
     if attention.output_gate or attention.head_gate:
         yield "attention with an output gate"
+    if attention.distances:
+        yield "scores that change by distance"
     if attention.sinks:
         yield "attention sinks"
     if attention.score_scale != plain_score_scale(attention.head_dim):

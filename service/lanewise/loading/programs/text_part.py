@@ -50,6 +50,7 @@ DEFAULT_TYPES = {
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
     "llava": "llama",
+    "embedding_gemma2": "embedding_gemma2_text",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
+LABELS = "tokenizer.labels"  # no key of files: the names of a classifier's scores
 TEXT_KEYS = ("tokenizer.", "general.sampling.")  # prefixes of all these keys
 SAMPLING_KEYS: Mapping[str, str] = {  # generation_config.json's names to GGUF's
     "temperature": "general.sampling.temp",
