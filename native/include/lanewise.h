@@ -30,6 +30,7 @@ extern "C" {
 // cdef-begin: cffi parses the files included from here to cdef-end as they stand; they have no preprocessor lines.
 // clang-format off: each file needs the ones before it
 #include "lanewise/types.h"
+#include "lanewise/roles.h"
 #include "lanewise/program.h"
 #include "lanewise/model.h"
 #include "lanewise/session.h"
