@@ -87,7 +87,8 @@ int main(int argc, char** argv) {
         if (strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
         if (strcmp(argv[i], "--group") == 0) s.group = strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--head-dim") == 0) s.head_dim = strtoul(argv[i + 1], NULL, 10);
-        if (strcmp(argv[i], "--kv") == 0) s.kv = strcmp(argv[i + 1], "int8") == 0 ? LW_I8 : LW_F16;
+        if (strcmp(argv[i], "--kv") == 0)
+            s.kv = strcmp(argv[i + 1], "int8") == 0 ? LW_I8 : strcmp(argv[i + 1], "q4") == 0 ? LW_I4 : LW_F16;
         if (strcmp(argv[i], "--kv-heads") == 0) s.kv_heads = strtoul(argv[i + 1], NULL, 10);
         if (strcmp(argv[i], "--latent-rank") == 0) s.latent_rank = strtoul(argv[i + 1], NULL, 10);
     }

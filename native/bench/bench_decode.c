@@ -14,7 +14,7 @@
 static const struct cache_type {
     const char* name;
     lw_type type;
-} caches[] = {{"f16", LW_F16}, {"int8", LW_I8}};
+} caches[] = {{"f16", LW_F16}, {"int8", LW_I8}, {"k8v4", LW_I8_I4}, {"q4", LW_I4}};
 
 static double now(void) { return 1e-9 * (double)lw_profile_now(); }
 

@@ -4,16 +4,20 @@
 
 #include "kernels/half.h"
 
-static size_t element_bytes(lw_type type) { return type == LW_I8 ? 1 : type == LW_F16 ? 2 : 4; }
+static size_t element_bytes(lw_type type) { return lw_kv_codes(type) ? 1 : type == LW_F16 ? 2 : 4; }
 
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
     const bool latent = config->latent_rank > 0;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens, so keys are padded like values.
-    const size_t key_dim = type == LW_I8 ? lw_round_up(head_dim, LW_LANES) : head_dim,
-                 scales = type == LW_I8 ? 2 * sizeof(float) : 0;
-    const size_t stored = key_dim + (latent ? config->index_dim : value_dim);
-    const size_t head_bytes = LW_BLOCK_TOKENS * (stored * element_bytes(type) + scales);
+    const size_t key_dim = lw_kv_codes(type) ? lw_round_up(head_dim, LW_LANES) : head_dim,
+                 scales = lw_kv_codes(type) ? 2 * sizeof(float) : 0;
+    // Bytes of a token's key and value. Packed values are padded to pairs of lanes.
+    const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * element_bytes(type),
+                 value_bytes = latent                     ? config->index_dim * element_bytes(type)
+                               : lw_kv_packs_values(type) ? lw_value_pairs(value_dim) * LW_LANES
+                                                          : value_dim * element_bytes(type);
+    const size_t head_bytes = LW_BLOCK_TOKENS * (key_bytes + value_bytes + scales);
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
@@ -21,7 +25,7 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                          .value_dim = value_dim,
                          .index_dim = config->index_dim,
                          .latent = latent,
-                         .value_offset = LW_BLOCK_TOKENS * key_dim * element_bytes(type),
+                         .value_offset = LW_BLOCK_TOKENS * key_bytes,
                          .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
                          .head_bytes = head_bytes,
                          .block_bytes = head_bytes * config->n_kv_heads,
@@ -98,7 +102,7 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
         return true;
     }
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
-        if (cache->type != LW_I8) {
+        if (!lw_kv_codes(cache->type)) {
             write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
             write_values(cache, head + cache->value_offset, offset, rows, stride);
             continue;

@@ -1,7 +1,7 @@
 // The paged cache of keys and values. Each slot (a layer of a group) and block has for each KV head: keys [head_dim][32
-// tokens] (a lane is a token), then values [32 tokens][value_dim] (a lane is a head dimension). With LW_I8 it has 8-bit
-// codes and a scale for each token and head (lw_kv_view). Latent attention has only the keys of one head,
-// and behind them the index keys [index_dim][32 tokens] of layers with index_heads.
+// tokens] (a lane is a token), then values [32 tokens][value_dim] (a lane is a head dimension). With LW_I8, LW_I4 and
+// LW_I8_I4 it has codes and a scale for each token and head (lw_kv_view). Latent attention has only the keys of one
+// head, and behind them the index keys [index_dim][32 tokens] of layers with index_heads.
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -20,7 +20,7 @@ typedef struct lw_kv_cache {
     size_t offset;  // byte offset in the slot's part of a block
 } lw_kv_cache;
 
-static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || type == LW_I8; }
+static inline bool lw_is_kv_type(lw_type type) { return type == LW_F32 || type == LW_F16 || lw_kv_codes(type); }
 
 // Fills in the sizes only; `block` stays empty.
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out);

@@ -110,7 +110,7 @@ def answers(engine: Engine, asked: list[GenerationRequest]) -> list[list]:
     return [[one.sampled for one in answer if one.sampled] for answer in outputs]
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8", "q4"])
 @pytest.mark.parametrize(("window", "n_prompt"), [(7, 5), (70, 300)])
 def test_a_text_longer_than_the_cache_is_what_a_large_cache_gives(
     window, n_prompt, kv_type, tmp_path
@@ -133,7 +133,7 @@ def test_several_answers_and_guesses_change_nothing(max_draft, tmp_path):
         assert answers(tight, requests(100, 3)) == expected
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+@pytest.mark.parametrize("kv_type", ["f16", "int8", "k8v4"])
 @pytest.mark.parametrize("max_draft", [0, 5])
 def test_layers_with_and_without_windows_give_the_same_answers_from_blocks_of_their_own(
     max_draft, kv_type, tmp_path

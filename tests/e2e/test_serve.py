@@ -220,9 +220,9 @@ def test_requests_that_are_not_complete_are_not_waited_for():
         assert process.wait(20) == 0
 
 
-def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
+def test_a_cache_of_codes_holds_more_tokens_and_answers():
     blocks, texts = {}, {}
-    for dtype in ("f16", "int8"):
+    for dtype in ("f16", "int8", "q4"):
         options = ("--threads", "1", "--kv-cache-dtype", dtype, "--kv-memory", "8MiB")
         with (
             lanewise_server(*options) as url,
@@ -241,6 +241,7 @@ def test_a_cache_of_int8_holds_twice_the_tokens_and_answers():
             assert f'cache_dtype="{dtype}"' in info
             blocks[dtype] = metric(url, "lanewise_kv_blocks{")
     assert 1.75 < blocks["int8"] / blocks["f16"] < 2
+    assert 3 < blocks["q4"] / blocks["f16"] < 4
     for first, second in texts.values():
         assert first == second
         assert first.strip()

@@ -96,7 +96,7 @@ def test_an_exported_prompt_is_known_to_a_server_that_imports_it(written, tmp_pa
 
 def test_other_settings_and_spoiled_files_are_misses(written, capsys):
     store, answer, _ = written
-    with server(store, "--kv-cache-dtype", "int8") as (_, url):
+    with server(store, "--kv-cache-dtype", "q4") as (_, url):
         assert ask(url)[2] == 0
     secret = store.parent / "secret"
     secret.write_text("0123456789abcdef")

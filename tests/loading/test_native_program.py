@@ -11,6 +11,7 @@ from family_models import write_case
 from lanewise.loading.base import program
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.names import ORDERS, is_vector
+from lanewise.loading.base.patches import Patches
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.programs.native_program import (
     OTHER_NAMES,
@@ -43,7 +44,7 @@ STRUCTS = {
     program.Experts: "lw_ffn_config",
     program.Layer: "lw_layer_config",
     program.Dense: "lw_dense_config",
-    program.Patches: "lw_patches",
+    Patches: "lw_patches",
     program.ModelConfig: "lw_model_config",
 }
 

@@ -68,9 +68,7 @@ def test_nor_does_it_in_an_encoder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("llama", "is_causal", False),
         ("llama", "rope_scaling", {"rope_type": "yarn", "factor": 2.0, "mrope_section": [2, 3, 3]}),
-        ("qwen3", "is_causal", False),
         ("minicpm", "sparse_config", {"block_size": 64}),
         ("phi", "qk_layernorm", True),
         ("gemma2", "use_bidirectional_attention", True),
@@ -97,10 +95,10 @@ def test_what_is_taken_out_of_the_table_is_refused_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the table is what decides, and its own test must hold it whole."""
-    folder = write_case("llama", tmp_path / "hf", is_causal=False)
-    assert "is_causal is False" in error_of(folder)
-    short = dict(reference.config_fields("llama"))
-    del short["is_causal"]
+    folder = write_case("minicpm", tmp_path / "hf", sparse_config={"block_size": 64})
+    assert "sparse_config is " in error_of(folder)
+    short = dict(reference.config_fields("minicpm"))
+    del short["sparse_config"]
     monkeypatch.setattr(hf_checkpoint, "config_fields", lambda *_: short)
     with open_checkpoint(folder) as checkpoint:
         assert checkpoint.config.n_layers == 2
@@ -123,7 +121,6 @@ def test_generally_harmless_fields_are_read_by_some_reference() -> None:
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("llama", "attention.causal", False),
         ("llama", "attention.key_length_swa", 8),
         ("llama", "rope.scaling.alpha", 1000.0),
         ("granite", "deepstack_mapping", [0, 1]),

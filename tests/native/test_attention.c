@@ -78,41 +78,46 @@ static float code(int32_t* codes, const float* x, size_t n, float peak) {
     return largest < 1e-30f ? 0.0f : largest / peak;
 }
 
+#include "attention_packing.h"
+
 static void put_token(const sample* s, size_t t, const float* key, const float* value) {
     const lw_kv_view* kv = &s->job.kv;
     uint8_t* head = head_at(s, t / LW_BLOCK_TOKENS);
     const size_t offset = t % LW_BLOCK_TOKENS;
     int32_t codes[MAX_DIM];
-    for (size_t d = 0; d < kv->head_dim && kv->type != LW_I8; ++d) {
+    for (size_t d = 0; d < kv->head_dim && !lw_kv_codes(kv->type); ++d) {
         put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
         if (!kv->latent) put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
     }
-    if (kv->type != LW_I8) return;
-    float scale = code(codes, key, kv->head_dim, 127);
+    if (!lw_kv_codes(kv->type)) return;
+    const bool packed_key = kv->type == LW_I4, packed_value = kv->type != LW_I8;
+    float scale = packed_key ? pack(codes, key, kv->head_dim) : code(codes, key, kv->head_dim, 127);
     memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
     for (size_t d = 0; d < kv->value_dim; ++d)
-        head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
-            (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
-    scale = code(codes, value, kv->head_dim, 127);
+        if (packed_key)
+            put_half(head + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4, d / 4 % 2, past(d, kv, codes, scale));
+        else
+            head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
+                (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
+    scale = packed_value ? pack(codes, value, kv->head_dim) : code(codes, value, kv->head_dim, 127);
     memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
-    for (size_t d = 0; d < kv->value_dim; ++d)
+    for (size_t d = 0; d < lw_value_pairs(kv->value_dim) * 32 && packed_value; ++d) {
+        const int32_t one = d < kv->value_dim ? past(d, kv, codes, scale) : 0;
+        put_half(packed_value_at(kv, head + kv->value_offset, offset, d), d / 16 % 2, one);
+    }
+    for (size_t d = 0; d < kv->value_dim && !packed_value; ++d)
         head[kv->value_offset + (offset / 4 * kv->value_dim + d) * 4 + offset % 4] =
             (uint8_t)(d < kv->head_dim ? codes[d] : 0);
-}
-
-static int32_t key_code(const uint8_t* head, size_t offset, size_t d) {
-    const uint8_t byte = head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4];
-    return (int8_t)(uint8_t)(byte - LW_KEY_BIAS);
 }
 
 static sample make(void) {
     static const uint32_t dims[] = {8, 18, 64, 64, 80, 128, 512};
     sample s = {.kv_heads = 1 + draw(HEADS)};
     lw_kv_view* kv = &s.job.kv;
-    static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8};
+    static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8, LW_I4, LW_I8_I4};
     lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
-    lw_type type = types[draw(5)];
-    if (type != LW_I8 && draw(3) == 0) {
+    lw_type type = types[draw(7)];
+    if (!lw_kv_codes(type) && draw(3) == 0) {
         static const uint32_t ranks[] = {32, 96, 512}, turned[] = {6, 16, 64};
         config = (lw_attention_config){
             .n_kv_heads = 1, .head_dim = 96, .latent_rank = ranks[draw(3)], .rope_dim = turned[draw(3)]};
@@ -130,12 +135,12 @@ static sample make(void) {
         s.job.length = s.context;
         s.job.first_position = draw(s.context - s.job.n_tokens + 1);
     }
-    s.falls = kv->type != LW_I8 && draw(3) == 0;
-    s.changes = kv->type != LW_I8 && draw(3) == 0;
+    s.falls = !lw_kv_codes(kv->type) && draw(3) == 0;
+    s.changes = !lw_kv_codes(kv->type) && draw(3) == 0;
     s.job.reach = 1 + draw(MAX_REACH);
     for (size_t i = 0; i < 9 * (2 * MAX_REACH + 1); ++i) s.distances[i] = 4 * uniform();
     for (size_t i = 0; i < 9; ++i) s.slopes[i] = 1.0f / (float)(2 << i);
-    if (kv->type != LW_I8 && !kv->latent && s.context <= NEAR && kv->head_dim <= SMALL_DIM && draw(2)) {
+    if (!lw_kv_codes(kv->type) && !kv->latent && s.context <= NEAR && kv->head_dim <= SMALL_DIM && draw(2)) {
         s.changes = false;
         s.job.reach = s.context + 30;  // a key that stands at the end of the context's last block has a column
         s.job.position_keys = position_keys;
@@ -190,13 +195,19 @@ typedef struct softmax {
 static float score_of(const sample* s, const float* q, const uint8_t* head, size_t offset) {
     const lw_kv_view* kv = &s->job.kv;
     float score = 0;
-    if (kv->type != LW_I8) {
+    if (!lw_kv_codes(kv->type)) {
         for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
     int32_t codes[MAX_DIM], sum = 0;
-    const float scale = code(codes, q, kv->head_dim, s->job.brief ? 63 : 16256);
-    for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(head, offset, d);
+    float turned[MAX_DIM];
+    memcpy(turned, q, kv->head_dim * sizeof *q);
+    if (kv->type == LW_I4) {
+        turn_runs(turned, kv->head_dim);
+        for (size_t d = 0; d < kv->head_dim; ++d) turned[d] *= 1.0f / (float)(kv->head_dim & -kv->head_dim);
+    }
+    const float scale = code(codes, turned, kv->head_dim, s->job.brief ? 63 : 16256);
+    for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(kv, head, offset, d);
     float key_scale;
     memcpy(&key_scale, head + kv->scale_offset + 4 * offset, 4);
     return (float)sum * (key_scale * scale);
@@ -214,7 +225,7 @@ static void add_values(const sample* s, softmax* p, const float* probability, si
     float weights[MAX_UNIT] = {0};
     int32_t codes[MAX_UNIT];
     for (size_t t = first; t < end; ++t) values[t] = head_at(s, (base + t) / LW_BLOCK_TOKENS) + kv->value_offset;
-    for (size_t d = 0; d < result_dim(s) && kv->type != LW_I8; ++d) {
+    for (size_t d = 0; d < result_dim(s) && !lw_kv_codes(kv->type); ++d) {
         p->values[d] *= shrink;
         for (size_t t = first; t < end; ++t) {
             const float value = kv->latent ? get(s, d * LW_BLOCK_TOKENS + t, values[t] - kv->value_offset)
@@ -222,7 +233,7 @@ static void add_values(const sample* s, softmax* p, const float* probability, si
             p->values[d] = fmaf(probability[t], value, p->values[d]);
         }
     }
-    if (kv->type != LW_I8) return;
+    if (!lw_kv_codes(kv->type)) return;
     for (size_t t = first; t < end; ++t) {
         float scale;
         memcpy(&scale, values[t] - kv->value_offset + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS),
@@ -232,8 +243,7 @@ static void add_values(const sample* s, softmax* p, const float* probability, si
     const float scale = code(codes, weights, unit_of(s), s->job.brief ? 127 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) {
         int32_t sum = 0;
-        for (size_t t = first; t < end; ++t)
-            sum += codes[t] * (int8_t)values[t][(t % LW_BLOCK_TOKENS / 4 * kv->value_dim + d) * 4 + t % 4];
+        for (size_t t = first; t < end; ++t) sum += codes[t] * value_code(kv, values[t], t % LW_BLOCK_TOKENS, d);
         p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
     }
 }
@@ -408,7 +418,7 @@ int main(int argc, char** argv) {
         for (int level = 0; level < LW_LEVEL_COUNT; ++level) {
             if (!(lw_cpu_levels() >> level & 1)) continue;
             ++*(writes_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
-            if (s.job.kv.type == LW_I8) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
+            if (lw_kv_codes(s.job.kv.type)) ++*(stores_alike(&s, lw_level_lane_ops[level]) ? &passed : &failed);
             for (int way = 0; way < (s.job.kv.latent ? 2 : 3); ++way) {
                 memset(s.out, 0xFF, s.job.n_tokens * s.job.out_stride * sizeof(float));
                 if (way == 0)

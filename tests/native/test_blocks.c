@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
     test_blocks_from_elsewhere(model, LW_F32);
     test_blocks_from_elsewhere(model, LW_F16);
     test_blocks_from_elsewhere(model, LW_I8);
+    test_blocks_from_elsewhere(model, LW_I4);
     lw_model_close(model);
     if (argc > 1 && strcmp(argv[1], "--calls") == 0) list_calls();
     return report();

@@ -29,6 +29,8 @@ static const variant variants[] = {
     {"three heads, window", 3, 3, 64, 1500, LW_F16},
     {"two KV heads, f32, window", 4, 2, 64, 1100, LW_F32},
     {"two KV heads, int8, window", 4, 2, 48, 1500, LW_I8},
+    {"two KV heads, 4 bits", 4, 2, 48, 0, LW_I4},
+    {"as many KV heads, 8 and 4 bits, window", 3, 3, 64, 1500, LW_I8_I4},
 };
 
 typedef struct step {

@@ -430,6 +430,7 @@ int main(int argc, char** argv) {
     test_what_a_failed_step_leaves(model, LW_F32);
     test_what_a_failed_step_leaves(model, LW_F16);
     test_what_a_failed_step_leaves(model, LW_I8);
+    test_what_a_failed_step_leaves(model, LW_I4);
     test_steps_behind_a_failed_one(model);
     test_a_draw_that_fails_alone(model, LW_F16);
     test_bad_logits();

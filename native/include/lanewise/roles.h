@@ -122,8 +122,8 @@ typedef enum lw_role {
     LW_INDEX_KEY = 97,       // (index_dim, hidden_size)
     LW_INDEX_KEY_NORM = 98,  // (1, index_dim)
     LW_INDEX_KEY_NORM_BIAS = 99,
-    LW_INDEX_WEIGHTS = 100,  // (index_heads, hidden_size)
-    LW_ATTN_DISTANCES = 101,     // (1, n_heads * (2 * distances + 1)), once per layer (lw_attention_config.distances)
+    LW_INDEX_WEIGHTS = 100,   // (index_heads, hidden_size)
+    LW_ATTN_DISTANCES = 101,  // (1, n_heads * (2 * distances + 1)), once per layer (lw_attention_config.distances)
     // Once per layer: (1, n_heads * head_dim * (2 * distances + 1)), [head][dimension][distance]
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,

@@ -21,7 +21,7 @@ typedef struct lw_session_config {
     uint32_t max_guesses;  // rows of one sequence in one step that may be guesses (lw_batch); 0 unless n_states > 0
     uint32_t max_batch_tokens;  // maximum number of tokens in one step
     uint32_t max_batch_logits;  // maximum number of rows of logits in one step
-    lw_type kv_type;            // LW_F16, LW_F32 or LW_I8
+    lw_type kv_type;            // LW_F16, LW_F32, LW_I8, LW_I4 or LW_I8_I4
     uint32_t max_adapter_rank;  // largest rank of an adapter in a batch, at most LW_MAX_ADAPTER_RANK; 0 = no adapters
     // 1: a slow reference to measure against. Quantized matrices multiply the activations themselves, not int8 codes of
     // them. Logits have the same bits as those of a model that holds the same weights in LW_F32. 0 = codes.

@@ -65,7 +65,10 @@ typedef enum lw_type {
     LW_FP6 = 280,  // one scale per row: E3M2 floats (FP6), 8-bit integers (W8A8)
     LW_W8A8 = 284,
     LW_GRID3 = 288,  // one grid value per weight, codes of 3 and 4 bits
-    LW_GRID4 = 292
+    LW_GRID4 = 292,
+    // KV caches only: codes of 4 bits for keys and values, or of 8 for keys and 4 for values, as LW_I8 scaled
+    LW_I4 = 300,
+    LW_I8_I4 = 301
 } lw_type;
 
 typedef struct lw_model lw_model;      // packed weights; immutable after lw_model_finish

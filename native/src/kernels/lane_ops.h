@@ -16,19 +16,20 @@ enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512 };
 
 // The keys and values of one KV head in one block of the cache: keys [head_dim][32 tokens], values [32
 // tokens][value_dim]. LW_I8: keys [value_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32
-// scales of the keys [32] and of the values [32]. Latent: the values are the keys' first value_dim dimensions and are
+// scales of the keys [32] and of the values [32]. LW_I4 packs both to halves of bytes, LW_I8_I4 the values
+// (attention_packed.inc): keys [value_dim / 8][32 tokens][4], values [32 / 4 tokens][lw_value_pairs][16][4]. Latent: the values are the keys' first value_dim dimensions and are
 // not stored again.
 typedef struct lw_kv_view {
     const uint8_t* base;  // start of the layer's cache
     size_t block_bytes;   // from one block of the layer to the next
     size_t head_bytes;    // from one head of a block to the next
     size_t value_offset;  // from the keys of a head to its values
-    size_t scale_offset;  // LW_I8: from the keys of a head to its scales
+    size_t scale_offset;  // codes: from the keys of a head to its scales
     size_t head_dim;
-    size_t value_dim;  // head_dim rounded up to LW_LANES; the padding is zero, undefined with LW_I8
+    size_t value_dim;  // head_dim rounded up to LW_LANES; the padding is zero, undefined with codes
     size_t index_dim;  // index keys [index_dim][32 tokens] lie where values would; 0 = none
-    lw_type type;      // LW_F32, LW_F16 or LW_I8
-    bool latent;       // latent attention; never LW_I8, and value_dim is a multiple of LW_LANES
+    lw_type type;      // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
+    bool latent;       // latent attention; never codes, and value_dim is a multiple of LW_LANES
 } lw_kv_view;
 
 // Number of values of a key, and of a head's result before LW_LATENT_VALUES.
@@ -38,6 +39,18 @@ static inline uint32_t lw_key_dim(const lw_attention_config* c) {
 static inline uint32_t lw_result_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->latent_rank : c->head_dim;
 }
+
+// Whether a cache of this type has codes and scales; whether its keys and its values are packed to four bits.
+static inline bool lw_kv_codes(lw_type type) { return type == LW_I8 || type == LW_I4 || type == LW_I8_I4; }
+static inline bool lw_kv_packs_keys(lw_type type) { return type == LW_I4; }
+static inline bool lw_kv_packs_values(lw_type type) { return type == LW_I4 || type == LW_I8_I4; }
+
+// Packed values of four tokens are so many times 16 dimensions in the low halves of bytes and the next 16 in the high
+// ones.
+static inline size_t lw_value_pairs(size_t value_dim) { return (value_dim + 2 * LW_LANES - 1) / (2 * LW_LANES); }
+
+// Length of the runs in which a head of n values is turned (lw_lane_ops.turn): the largest power of two that divides n.
+static inline size_t lw_turn_size(size_t n) { return n & -n; }
 
 // Added to the stored codes of LW_I8 keys: VPDPBUSD multiplies unsigned by signed bytes, SDOT signed bytes.
 #if defined(__x86_64__)
@@ -69,11 +82,11 @@ typedef struct lw_attention_job {
     size_t q_stride;
     float softcap;           // 0 = off; else scores go through lw_lane_ops.softcap before slopes are subtracted
     const float* slopes;     // [group] ALiBi: scores fall by this for each token of distance; NULL = none; never with
-                             // LW_I8
+                             // codes
     const float* distances;  // [group][2 * reach + 1] what scores change by, by the key's position minus the query's,
-                             // limited to -reach .. reach; NULL = nothing; never with LW_I8
+                             // limited to -reach .. reach; NULL = nothing; never with codes
     size_t reach;
-    // [group][head_dim][2 * reach + 1] what a query and a key are multiplied by, too; NULL = nothing; never with LW_I8
+    // [group][head_dim][2 * reach + 1] what a query and a key are multiplied by, too; NULL = nothing; never with codes
     const float *position_keys, *position_queries;
     const float* sinks;  // [group] one more score of each head, whose value is 0; NULL = none
     float* out;          // results in the order of q; latent: value_dim values per head
@@ -191,7 +204,9 @@ typedef struct lw_lane_ops {
     void (*add_weighted)(float* out, const float* x, size_t n, float weight);
     // Half-split rotation of the first `rotated` dimensions of a head in place: cos, sin have rotated / 2 entries.
     void (*rope)(float* head, const float* cosine, const float* sine, size_t rotated);
-    // LW_I8: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block; `head`
+    // x, n values of one head, becomes its Walsh-Hadamard transform in runs of lw_turn_size(n), times `factor`.
+    void (*turn)(float* x, size_t n, float factor);
+    // Codes: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block; `head`
     // is the head's part of the block. Returns false when a value is not finite.
     bool (*store_kv)(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* key, const float* value);
     void (*attention)(const lw_attention_job* job);

@@ -106,6 +106,10 @@ const char* lw_type_name(lw_type type) {
             return "bf16";
         case LW_I8:
             return "i8";
+        case LW_I4:
+            return "i4";
+        case LW_I8_I4:
+            return "i8_i4";
         case LW_Q4_0:
             return "q4_0";
         case LW_Q8_0:

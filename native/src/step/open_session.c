@@ -197,7 +197,9 @@ static lw_status check_config(const lw_session_config* c, const lw_model_config*
     if (c->groups_by_window > 1)
         return lw_fail(LW_ERR_ARGUMENT, "session: groups_by_window is %u, must be 0 or 1", c->groups_by_window);
     if (!lw_is_kv_type(c->kv_type))
-        return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1), F32 (0) or I8 (24)", (int)c->kv_type);
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "session: kv_type %d, must be F16 (1), F32 (0), I8 (24), I4 (300) or I8_I4 (301)",
+                       (int)c->kv_type);
     return LW_OK;
 }
 
@@ -213,11 +215,11 @@ static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t
 }
 
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
-    for (uint32_t i = 0; kv_type == LW_I8 && i < model->config.n_layers; ++i) {
+    for (uint32_t i = 0; lw_kv_codes(kv_type) && i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
         const bool by_distance = c->alibi || c->distances;
         if (by_distance || c->latent_rank > 0)
-            return lw_fail(LW_ERR_ARGUMENT, "session: kv_type I8 (24), must be F16 or F32 where %s",
+            return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1) or F32 (0) where %s", (int)kv_type,
                            by_distance ? "scores change by distance" : "attention is latent");
     }
     return LW_OK;

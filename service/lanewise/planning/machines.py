@@ -142,7 +142,7 @@ def kernels_of(core: str, engine: str, hertz: float, kv_type: str = "f16") -> Ke
     of_core, of_engine = tables["cores"][core], tables["engines"][engine]
     rates = of_engine["cores"][core]
     speed = hertz * of_core["efficiency"]
-    attention = of_core["attention_int8" if kv_type == "int8" else "attention"]
+    attention = of_core["attention" if kv_type in ("f16", "f32") else "attention_int8"]
     return Kernels(
         rows=tuple(map(float, rates["rows"])),
         macs_s=tuple(speed * rate for rate in rates["macs_per_cycle"]),

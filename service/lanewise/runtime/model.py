@@ -26,7 +26,13 @@ NUMA_WAYS = {"interleave": "LW_NUMA_INTERLEAVE", "replicate": "LW_NUMA_REPLICATE
 PART_BYTES = (
     1 << 30
 )  # of packed weights in one call: between two, this thread waits for the interpreter
-KV_TYPES = {"f16": "LW_F16", "f32": "LW_F32", "int8": "LW_I8"}
+KV_TYPES = {
+    "f16": "LW_F16",
+    "f32": "LW_F32",
+    "int8": "LW_I8",
+    "k8v4": "LW_I8_I4",
+    "q4": "LW_I4",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,9 @@ class Role(IntEnum):
     INDEX_KEY_NORM_BIAS = 99
     INDEX_WEIGHTS = 100  # (index_heads, hidden_size)
     ATTN_DISTANCES = 101  # (n_heads * (2 * Attention.distances + 1),), in every layer
-    ATTN_POSITION_KEYS = 102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
+    ATTN_POSITION_KEYS = (
+        102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
+    )
     ATTN_POSITION_QUERIES = 103
 
 

@@ -43,4 +43,4 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     tensors.drop(*unused)
 
 
-FAMILY = encoder_family("eurobert", program, hf_tensors, "eurobert", harmless=("pretraining_tp",))
+FAMILY = encoder_family("eurobert", program, hf_tensors, "eurobert")

@@ -11,6 +11,7 @@ from typing import Any
 
 from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.base.json_files import Fields
+from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.program import (
     FFN_KINDS,
     STATE_KINDS,
@@ -19,7 +20,6 @@ from lanewise.loading.base.program import (
     Gated,
     Layer,
     ModelConfig,
-    Patches,
     Pooling,
     Rope,
 )

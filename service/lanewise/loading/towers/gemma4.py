@@ -9,13 +9,13 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.program import (
     Attention,
     Dense,
     Gated,
     Layer,
     ModelConfig,
-    Patches,
     Pooling,
 )
 from lanewise.loading.families.common import curve

@@ -8,7 +8,8 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
-from lanewise.loading.base.program import Dense, ModelConfig, Patches, Pooling
+from lanewise.loading.base.patches import Patches
+from lanewise.loading.base.program import Dense, ModelConfig, Pooling
 from lanewise.loading.families.naming import give_roles
 from lanewise.loading.files.rearranging import Rows
 from lanewise.loading.towers.tensors import TowerTensors

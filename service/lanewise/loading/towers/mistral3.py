@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.program import (
     Attention,
     Dense,
     Gated,
     Layer,
     ModelConfig,
-    Patches,
     Pooling,
     Rope,
 )

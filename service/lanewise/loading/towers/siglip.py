@@ -8,12 +8,12 @@ from typing import Any
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.program import (
     Attention,
     Dense,
     Layer,
     ModelConfig,
-    Patches,
     Plain,
     Pooling,
 )

@@ -1,0 +1,106 @@
+// What a cache of four bits holds, by its definition (attention_packed.inc); part of test_attention.c.
+#ifndef ATTENTION_PACKING_H
+#define ATTENTION_PACKING_H
+
+static const int32_t numbers[16] = {-127, -96, -75, -58, -44, -31, -18, -6, 6, 18, 31, 44, 58, 75, 96, 127};
+
+static void turn(float* x, size_t n) {
+    if (n == 1) return;
+    for (size_t i = 0; i < n / 2; ++i) {
+        const float a = x[i], b = x[i + n / 2];
+        x[i] = a + b;
+        x[i + n / 2] = a - b;
+    }
+    turn(x, n / 2);
+    turn(x + n / 2, n / 2);
+}
+
+// The same sums pair by pair: runs of the largest power of two that divides n, halves of one value first.
+static void turn_runs(float* x, size_t n) {
+    float in_order[MAX_DIM];
+    size_t run = 1;
+    while (n % (2 * run) == 0) run *= 2;
+    for (size_t first = 0; first < n; first += run) {
+        for (size_t i = 0; i < run; ++i) {  // bits of places backwards, so that the last bit is turned first
+            size_t back = 0;
+            for (size_t bit = 1, other = run / 2; bit < run; bit *= 2, other /= 2) back |= i & bit ? other : 0;
+            in_order[back] = x[first + i];
+        }
+        turn(in_order, run);
+        for (size_t i = 0; i < run; ++i) {
+            size_t back = 0;
+            for (size_t bit = 1, other = run / 2; bit < run; bit *= 2, other /= 2) back |= i & bit ? other : 0;
+            x[first + i] = in_order[back];
+        }
+    }
+}
+
+static float sum_of_lanes(const float* lanes) {
+    float t[LW_LANES];
+    memcpy(t, lanes, sizeof t);
+    for (size_t width = LW_LANES / 2; width > 0; width /= 2)
+        for (size_t i = 0; i < width; ++i) t[i] += t[i + width];
+    return t[0];
+}
+
+// The places of the numbers next to x / scale; returns the scale that fits them, and what they explain.
+static float fit(int32_t* codes, const float* x, size_t n, float scale, float* gain) {
+    float products[LW_LANES] = {0}, squares[LW_LANES] = {0};
+    const float inverse = 1 / scale;
+    for (size_t d = 0; d < n; ++d) {
+        const float size = fabsf(x[d]) * inverse;
+        int32_t place = 8;
+        while (place < 15 && size >= (float)(numbers[place] + numbers[place + 1]) / 2) ++place;
+        const float number = (float)numbers[place];
+        products[d % LW_LANES] = fmaf(fabsf(x[d]), number, products[d % LW_LANES]);
+        squares[d % LW_LANES] += number * number;
+        codes[d] = x[d] >= 0 ? place : 15 - place;
+    }
+    const float all = sum_of_lanes(squares), fitted = sum_of_lanes(products) / all;
+    *gain = fitted * sum_of_lanes(products);
+    return fitted;
+}
+
+// Codes of a vector that is turned first; returns their scale.
+static float pack(int32_t* codes, const float* vector, size_t n) {
+    static const float tries[] = {1.0f, 0.9f, 0.8f};
+    float x[MAX_DIM], peak = 0, best = 0, most = -1, gain;
+    memcpy(x, vector, n * sizeof *x);
+    turn_runs(x, n);
+    for (size_t d = 0; d < n; ++d) peak = fabsf(x[d]) > peak ? fabsf(x[d]) : peak;
+    memset(codes, 0, n * sizeof *codes);
+    if (peak < 1e-30f) return 0;
+    for (size_t d = 0; d < n; ++d) x[d] *= 1 / peak;
+    for (int i = 0; i < 3; ++i) {
+        const float fitted = fit(codes, x, n, tries[i] / 127, &gain);
+        if (gain > most) best = fitted;
+        if (gain > most) most = gain;
+    }
+    return fit(codes, x, n, best, &gain) * peak;
+}
+
+// The code of a dimension, 8 past the vector's end where it is not zero.
+static int32_t past(size_t d, const lw_kv_view* kv, const int32_t* codes, float scale) {
+    return d < kv->head_dim ? codes[d] : scale > 0 ? 8 : 0;
+}
+
+static void put_half(uint8_t* byte, size_t high, int32_t code) {
+    *byte = (uint8_t)(high ? (*byte & 15) | code << 4 : (*byte & 0xF0) | code);
+}
+
+static uint8_t* packed_value_at(const lw_kv_view* kv, uint8_t* values, size_t offset, size_t d) {
+    return values + ((offset / 4 * lw_value_pairs(kv->value_dim) + d / 32) * 16 + d % 16) * 4 + offset % 4;
+}
+
+static int32_t key_code(const lw_kv_view* kv, const uint8_t* head, size_t offset, size_t d) {
+    if (kv->type == LW_I4) return numbers[head[d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] >> d / 4 % 2 * 4 & 15];
+    const uint8_t byte = head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4];
+    return (int8_t)(uint8_t)(byte - LW_KEY_BIAS);
+}
+
+static int32_t value_code(const lw_kv_view* kv, const uint8_t* values, size_t offset, size_t d) {
+    if (kv->type != LW_I8) return numbers[*packed_value_at(kv, (uint8_t*)values, offset, d) >> d / 16 % 2 * 4 & 15];
+    return (int8_t)values[(offset / 4 * kv->value_dim + d) * 4 + offset % 4];
+}
+
+#endif
