@@ -95,7 +95,7 @@ class ModelSettings(WeightSettings):
     kv_cache_dtype: str = knob(
         "auto",
         choice("auto", "f16", "f32", "int8", "k8v4", "q4"),
-        "type of cached keys and values; auto = the model's, f16 or f32; int8 halves f16's"
+        "type of cached keys and values; f16 or f32 if auto; int8 halves f16's"
         " memory, q4 quarters it",
     )
     cpu_pinning: str = knob(
