@@ -276,7 +276,7 @@ def test_a_server_that_starts_again_goes_on(tmp_path):
             keeping_server(tmp_path, api_keys=KEYS, batch_rules=BatchRules(6)) as server,
             openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEYS[0], max_retries=0) as sdk,
         ):
-            server.runner.delay_s = 0.02
+            server.runner.delay_s = 0.1
             batch = begin(sdk, lines, url) if batch is None else sdk.batches.retrieve(batch.id)
             counts.append(batch.request_counts.completed)
             until = min(counts[-1] + 20, 60)
