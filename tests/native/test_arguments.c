@@ -199,7 +199,7 @@ static void test_packed_tensors(lw_model* model) {
     ARGUMENT(lw_model_load_packed(model, NULL, 1, LW_LOAD_MAP), "must not be NULL");
     ARGUMENT(lw_model_load_packed(model, &packed, 1, (lw_load)9), "no way of loading has the number 9");
     REFUSED(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), LW_ERR_FORMAT, "layout ''");
-    packed.role = (lw_role)99;
+    packed.role = LW_ROLE_COUNT;
     ARGUMENT(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), "no tensor of role 104");
     packed.role = LW_ATTN_Q, packed.type = LW_CB4;
     memset(packed.table, 0x80, sizeof packed.table);
