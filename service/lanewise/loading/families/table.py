@@ -188,6 +188,9 @@ REASONS = {
     "it has norms of what attention's output and the FFN's last matrix read": (
         *("bitnet", "bitnet-25", "bitnet-b1.58"),
     ),
+    "it writes blocks of tokens by diffusion, which is not supported": (
+        *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
+    ),
     "it is multimodal, and its language model is of no supported family": (
         *("clip", "siglip", "whisper", "qwen2_vl", "qwen2vl", "qwen2_5_vl", "mllama"),
     ),
