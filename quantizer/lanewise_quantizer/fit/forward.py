@@ -53,11 +53,26 @@ def check_computable(config: ModelConfig) -> None:
         )
 
 
+def check_window(config: ModelConfig, tokens: int) -> None:
+    """ModelFileError where a token of a window would not attend to all before it.
+
+    Up to so many tokens as an index chooses, sparse attention is dense.
+    """
+    chosen = [one.attention.index_topk for one in config.layers if one.attention is not None]
+    least = min(filter(None, chosen), default=tokens)
+    if least < tokens:
+        raise ModelFileError(
+            f"{config.architecture}: {CANNOT} attention to {least} tokens that an index chooses"
+            f" among {tokens}; accepted are windows of at most {least}"
+        )
+
+
 class Forward:
     """Runs a model's layers on hidden states."""
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
         check_computable(config)
+        check_window(config, tokens)
         self.config = config
         self.attention = Attending(config, tokens)
 
