@@ -88,6 +88,6 @@ def test_a_cache_of_codes_is_refused():
     config = config_of(n_layers=1)
     with (
         Model.load(checkpoint(config, random_weights(np.random.default_rng(1), config))) as model,
-        pytest.raises(NativeError, match="must be F16 or F32 where attention is latent"),
+        pytest.raises(NativeError, match=r"must be F16 .1. or F32 .0. where attention is latent"),
     ):
         Session(model, threads=1, blocks=1, max_batch_tokens=1, max_batch_logits=1, kv_type="int8")

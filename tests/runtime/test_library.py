@@ -36,7 +36,8 @@ def test_roles_have_the_numbers_of_the_header():
 def test_types_have_the_numbers_of_the_header():
     enum = re.search(r"typedef enum lw_type \{(.*?)\} lw_type", CDEF, re.DOTALL)[1]
     for name, number in re.findall(r"LW_(\w+) = (\d+)", enum):
-        assert TensorType[name] == int(number)
+        if name not in ("I4", "I8_I4"):  # of caches alone
+            assert TensorType[name] == int(number)
 
 
 @pytest.mark.parametrize("text", ["", "// cdef-begin\n", "// cdef-end\n// cdef-begin\n"])

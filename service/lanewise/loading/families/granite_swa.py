@@ -1,7 +1,4 @@
-"""Granite with windows and attention sinks, dense or with experts.
-
-In GGUF files both are granite_swa.
-"""
+"""Granite with windows and attention sinks; in GGUF files also with experts."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from dataclasses import replace
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.program import Experts, Gated, Layer, ModelConfig, Rope
-from lanewise.loading.families import granitemoehybrid
 from lanewise.loading.families.common import (
     by_turns,
     check_activation,
@@ -38,15 +34,10 @@ PATTERN = "{arch}.attention.rope_pattern"
 SHARED = "{arch}.expert_shared_feed_forward_length"
 
 
-def dense_program(file: ModelFile) -> ModelConfig:
+def program(file: ModelFile) -> ModelConfig:
     """Read a file of dense layers, or a GGUF file of either kind."""
     has_experts = file.is_gguf and file.has(Role.ROUTER)
     return program_of(file, "granite_swa", own_experts(file) if has_experts else gated_of(file))
-
-
-def sparse_program(file: ModelFile) -> ModelConfig:
-    """Read a config of layers with experts."""
-    return program_of(file, "granitemoe_swa", own_experts(file))
 
 
 def own_experts(file: ModelFile) -> Experts:
@@ -123,14 +114,8 @@ def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 FAMILY = Family(
     "granite_swa",
-    dense_program,
+    program,
     "granite_swa",
     gguf_tensors=gguf_tensors,
-    gguf_interleaved_rope=True,
-)
-MOE = Family(
-    "granitemoe_swa",
-    sparse_program,
-    hf_tensors=granitemoehybrid.hf_tensors,
     gguf_interleaved_rope=True,
 )
