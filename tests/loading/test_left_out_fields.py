@@ -23,7 +23,8 @@ from published_configs import CASES, ENCODERS
 pytestmark = pytest.mark.reference
 
 ALL = {**CASES, **ENCODERS}
-NOT_OF_TRANSFORMERS = {"minicpm"}  # whose code its makers have
+NOT_OF_TRANSFORMERS = {"bailing_moe", "minicpm"}  # whose code their makers have
+TEXT_CLASSES = {"step3p7": "step3p5"}  # where the name is that of a model with a tower
 SUBSETS = 30  # of fields left out at once
 
 
@@ -69,8 +70,10 @@ def as_its_class_says(config: Mapping[str, Any]) -> dict[str, Any] | None:
     topics.module("transformers", "reference")
     from transformers import CONFIG_MAPPING
 
+    name = config["model_type"]
     try:
-        written: dict[str, Any] = CONFIG_MAPPING[config["model_type"]].from_dict(config).to_dict()
+        kind = CONFIG_MAPPING[TEXT_CLASSES.get(name, name)]
+        written: dict[str, Any] = kind.from_dict(config).to_dict() | {"model_type": name}
     except Exception:
         return None  # its classes check what they take in ways of their own
     return written
@@ -88,7 +91,10 @@ def test_what_is_left_out_is_what_the_class_takes(name: str) -> None:
             continue
         found, expected = outcome(given, sources), outcome(said, sources)
         if isinstance(found, str):
-            assert " is missing; " in found or isinstance(expected, str), (missing, found)
+            # A list of values for each layer is too short for as many layers as the class has.
+            is_short = "num_hidden_layers" in missing and found.endswith(" values is needed")
+            known = " is missing; " in found or is_short
+            assert known or isinstance(expected, str), (missing, found)
         else:
             assert found == expected, missing
             compared += 1
