@@ -272,28 +272,29 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
     const size_t tile_jobs = tiling_of(w->s, index)->jobs;
     const job_columns cols = columns_of(c, tiling_of(w->s, index));
     const size_t first = number * cols.group * (2 * (size_t)c->distances + 1);
-    return (lw_attention_job){.kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
-                              .blocks = lw_block_table(w->s, w->step->batch, tile->sequence, place.group),
-                              .kv_head = c->latent_rank > 0 ? 0 : number,
-                              .n_tokens = tile->n_tokens,
-                              .first_position = tile->position,
-                              .window = window_of(w, layer, tile),
-                              .length = tile->length,
-                              .brief = lw_is_tower(w->c),
-                              .group = cols.group,
-                              .q = of.q + (tile->first_row * tile_jobs + number) * cols.q,
-                              .q_stride = tile_jobs * cols.q,
-                              .softcap = c->score_softcap,
-                              .slopes = c->alibi ? w->model->slopes + number * cols.group : NULL,
-                              .distances = layer->distances != NULL ? layer->distances + first : NULL,
-                              .reach = c->distances,
-                              .position_keys = c->disentangled ? layer->position_keys + first * c->head_dim : NULL,
-                              .position_queries = layer->position_queries + (c->disentangled ? first * c->head_dim : 0),
-                              .sinks = layer->sinks != NULL ? layer->sinks + number * cols.group : NULL,
-                              .out = of.out + (tile->first_row * tile_jobs + number) * cols.out,
-                              .out_stride = tile_jobs * cols.out,
-                              .scratch = w->scratch,
-                              .chosen = lw_chosen_tokens(w, c, tile->first_row)};
+    return (lw_attention_job){
+        .kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
+        .blocks = lw_block_table(w->s, w->step->batch, tile->sequence, place.group),
+        .kv_head = c->latent_rank > 0 ? 0 : number,
+        .n_tokens = tile->n_tokens,
+        .first_position = tile->position,
+        .window = window_of(w, layer, tile),
+        .length = tile->length,
+        .brief = lw_is_tower(w->c),
+        .group = cols.group,
+        .q = of.q + (tile->first_row * tile_jobs + number) * cols.q,
+        .q_stride = tile_jobs * cols.q,
+        .softcap = c->score_softcap,
+        .slopes = c->alibi ? w->model->slopes + number * cols.group : NULL,
+        .distances = layer->distances != NULL ? layer->distances + first : NULL,
+        .reach = c->distances,
+        .position_keys = layer->position_keys != NULL ? layer->position_keys + first * c->head_dim : NULL,
+        .position_queries = layer->position_queries != NULL ? layer->position_queries + first * c->head_dim : NULL,
+        .sinks = layer->sinks != NULL ? layer->sinks + number * cols.group : NULL,
+        .out = of.out + (tile->first_row * tile_jobs + number) * cols.out,
+        .out_stride = tile_jobs * cols.out,
+        .scratch = w->scratch,
+        .chosen = lw_chosen_tokens(w, c, tile->first_row)};
 }
 
 // A phase: the scores of attention in stages.
