@@ -121,7 +121,7 @@ def test_a_step_that_fails_takes_the_one_begun_behind_it_along_and_no_other_requ
 
 
 def test_steps_that_nobody_waits_for_are_not_begun_ahead(start):
-    """Who comes meanwhile would wait for two of them."""
+    """A request that comes meanwhile would wait for two of them."""
     engine, runner = start()
     later = [replace(one, priority=BACKGROUND) for one in mixed_requests(6)]
 

@@ -334,15 +334,15 @@ static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_t
     return complete;
 }
 
-// The results of packed values are turned, as the values are.
-static void turn_back(lw_worker* w, uint32_t index, lw_attended of, const lw_tile* tile, size_t number) {
-    const size_t head_dim = w->model->layers[index].config.attention.head_dim;
-    const lw_attention_job job = job_of(w, index, of, tile, number);
-    for (size_t token = 0; token < job.n_tokens; ++token)
-        for (size_t head = 0; head < job.group; ++head)
-            w->ops->turn(job.out + token * job.out_stride + head * head_dim, head_dim,
-                         1.0f / (float)lw_turn_size(head_dim));
-    lw_charge_row(w, LW_OP_ATTENTION, 2 * job.n_tokens * job.group * head_dim, 0);
+// The results of packed values are turned, as the values are: turns columns first .. first + n - 1 of a tile's results
+// back.
+static void turn_back(lw_worker* w, const lw_attention_config* c, const lw_activations* x, const lw_tile* tile,
+                      size_t first, size_t n) {
+    for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row)
+        for (size_t i = 0; i < n; i += c->head_dim)
+            w->ops->turn((float*)x->f32 + row * x->cols + first + i, c->head_dim,
+                         1.0f / (float)lw_turn_size(c->head_dim));
+    lw_charge_row(w, LW_OP_ATTENTION, 2 * tile->n_tokens * n, 0);
 }
 
 void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
@@ -361,7 +361,7 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
         const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / of_tile];
         const size_t head = item % of_tile / lw_parts_of(tiling), part = item % lw_parts_of(tiling);
         if (!attend_part(w, index, of, tile, head, part)) continue;
-        if (lw_kv_packs_values(w->s->kv_of[index].type)) turn_back(w, index, of, tile, head);
+        if (lw_kv_packs_values(w->s->kv_of[index].type)) turn_back(w, c, &x, tile, head * cols.out, cols.out);
         if (c->output_gate) pass_gate(w, layer, tile, head * cols.out, cols.out);
         if (of.finish != NULL)
             of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * cols.group, cols.group);

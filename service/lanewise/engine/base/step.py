@@ -43,7 +43,7 @@ class Step:
     admitted: list[Scheduled] = field(default_factory=list)
     tokens_left: int = 0  # of the budget
     logits_left: int = 0
-    background_rows: int = 0  # beside rows of others, who do not wait for them
+    background_rows: int = 0  # rows of the background beside rows of others
 
     @property
     def n_tokens(self) -> int:
@@ -59,7 +59,7 @@ class Step:
 
     @property
     def n_counted(self) -> int:
-        """Of these rows, those whose pace guesses must not slow."""
+        """Rows of the batch without the background's: guesses must not slow these."""
         return self.n_tokens - self.background_rows
 
 

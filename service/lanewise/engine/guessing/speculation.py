@@ -185,11 +185,12 @@ class Speculator:
         """Find sequences whose text repeats itself, while the next step runs."""
         if not self._could_pay(step):
             return
+        price = self._tokens_of_a_row(step)
         for turn, guesser in self._searched(self._decodes(step, guesser_of)):
             guess = guesser.guess(turn.sequence)
             guesser.promise = []
             if guess is not None:
-                if guess.chances[0] > self._tokens_of_a_row(step):
+                if guess.chances[0] > price:
                     guesser.promise = guess.chances
                 else:
                     guesser.pass_over(guess.kinds[0])

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
+from lanewise.loading.base.names import GGUF
 from lanewise.loading.base.program import ModelConfig
 from lanewise.loading.families.common import (
     attention_of,
@@ -28,6 +29,7 @@ from lanewise.loading.families.experts import (
     stack_routed_experts,
 )
 from lanewise.loading.families.family import Family
+from lanewise.loading.families.naming import ATTN_GATES, rename_attention_gates
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -41,7 +43,6 @@ MUST_BE = {
     "moe_router_logit_softcapping": (0, 0.0),
     "moe_apply_router_weight_on_input": (False,),
 }
-GATES = ("blk.{}.attn_gate.weight", "model.layers.{}.self_attn.g_proj.weight")  # by kind of file
 
 
 def program(file: ModelFile) -> ModelConfig:
@@ -89,20 +90,13 @@ def has_gates_of_heads(file: ModelFile, n_heads: int) -> bool:
     if not file.is_gguf:
         gating = file.raw("gating") if file.is_set("gating") else True
         return gating is True or gating == "per-head"
-    gate = file.tensors.get(GATES[0].format(0))
+    gate = file.tensors.get(ATTN_GATES[GGUF].format(0))
     return gate is None or gate.shape[:1] == (n_heads,)
-
-
-def rename_gates(tensors: Rearranged, config: ModelConfig) -> None:
-    """Rename the gates of attention."""
-    for number in range(config.n_layers):
-        name = GATES[tensors.column].format(number)
-        tensors.rename(name, tensors.usual(Role.ATTN_GATE, number))
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Rename gates, and stack experts."""
-    rename_gates(tensors, config)
+    rename_attention_gates(tensors, config)
     stack_routed_experts(tensors, config)
     for number in range(config.n_layers):
         name = f"model.layers.{number}.mlp.experts.e_score_correction_bias"
@@ -111,7 +105,7 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Rename gates, and make matrices of experts."""
-    rename_gates(tensors, config)
+    rename_attention_gates(tensors, config)
     flatten_gguf_experts(tensors, config)
 
 

@@ -14,6 +14,8 @@ from lanewise.loading.files.rearranging import Rearranged, Rows, to_f32
 
 QKV = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 GATE_UP = (Role.FFN_GATE, Role.FFN_UP)
+# Gates of attention by kind of file, of families that name them so.
+ATTN_GATES = ("blk.{}.attn_gate.weight", "model.layers.{}.self_attn.g_proj.weight")
 
 
 def usual(role: Role, layer: int = 0, column: int = HF) -> str:
@@ -31,6 +33,13 @@ def give_roles(tensors: Rearranged, name: str, role: Role, number: int = 0) -> N
     tensors.rename(f"{name}.weight", tensors.usual(role, number))
     if f"{role.name}_BIAS" in Role.__members__:
         tensors.rename(f"{name}.bias", tensors.usual(bias_of(role), number))
+
+
+def rename_attention_gates(tensors: Rearranged, config: ModelConfig) -> None:
+    """Rename ATTN_GATES of all layers."""
+    for number in range(config.n_layers):
+        name = ATTN_GATES[tensors.column].format(number)
+        tensors.rename(name, tensors.usual(Role.ATTN_GATE, number))
 
 
 def give_layer_roles(

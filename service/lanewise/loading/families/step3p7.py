@@ -31,7 +31,7 @@ from lanewise.loading.families.experts import (
     stack_routed_experts,
 )
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.naming import add_one_to_norms
+from lanewise.loading.families.naming import add_one_to_norms, rename_attention_gates
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.model_file import ModelFile
 
@@ -39,7 +39,6 @@ DENSE = 3  # the first layers have no experts, by default
 THETAS = dict.fromkeys(KINDS, 10000.0)
 NO_KEYS = dict.fromkeys(KINDS, "")
 NORMS = (Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
-GATES = ("blk.{}.attn_gate.weight", "model.layers.{}.self_attn.g_proj.weight")  # by kind of file
 PATTERN = "{arch}.attention.sliding_window_pattern"
 LIMITS = (
     ("{arch}.swiglu_clamp_exp", "{arch}.swiglu_clamp_shexp"),
@@ -199,17 +198,10 @@ def sparse_layers_of(file: ModelFile, n_layers: int) -> list[bool]:
     return [str(number) in {str(one).strip() for one in listed} for number in range(n_layers)]
 
 
-def rename_gates(tensors: Rearranged, config: ModelConfig) -> None:
-    """Rename the gates of attention; drop layers that guess further tokens."""
-    tensors.drop_layers_from(config.n_layers)
-    for number in range(config.n_layers):
-        name = GATES[tensors.column].format(number)
-        tensors.rename(name, tensors.usual(Role.ATTN_GATE, number))
-
-
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Rename tensors, make matrices of experts, add the 1 that norms lack."""
-    rename_gates(tensors, config)
+    """Drop layers that guess further tokens, make matrices of experts, add the 1 of norms."""
+    tensors.drop_layers_from(config.n_layers)
+    rename_attention_gates(tensors, config)
     stack_routed_experts(tensors, config)
     for number, _ in layers_of_experts(config):
         folder = f"model.layers.{number}"
@@ -223,8 +215,9 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
 
 
 def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
-    """Rename gates, and make matrices of experts."""
-    rename_gates(tensors, config)
+    """Drop layers that guess further tokens, rename gates, make matrices of experts."""
+    tensors.drop_layers_from(config.n_layers)
+    rename_attention_gates(tensors, config)
     flatten_gguf_experts(tensors, config)
 
 
