@@ -15,7 +15,7 @@ SUPER_BLOCK = 256  # inputs that share an f16 super scale
 SELECTED = 32  # inputs that share a selector, and so a codebook
 TABLE_ENTRIES = 16
 TABLE_PEAK = 127
-E8M0_LARGEST = 252  # times the 12 of MXFP4's table it is still a float
+E8M0_LARGEST, E4M3_LARGEST = 252, 126  # times the 12 of MXFP4's table it is still a float
 ROW_SCALE_MASK = 0xFFF  # bits of a row's super scale that are zero
 
 Array = npt.NDArray[Any]
@@ -29,7 +29,11 @@ class Scale(Enum):
     I8 = auto()  # times the super scale
     NIBBLES = auto()  # low nibble times the super scale; the high one belongs to the minimum
     E8M0 = auto()  # 2^(byte - 128)
+    E4M3 = auto()  # a float of 8 bits without a sign, times the super scale
     ONE = auto()  # none: the super scale of the row
+
+
+LARGEST_SCALES = {Scale.E8M0: E8M0_LARGEST, Scale.E4M3: E4M3_LARGEST}
 
 
 class Super(Enum):
@@ -38,7 +42,7 @@ class Super(Enum):
     NONE = auto()
     BLOCK = auto()  # f16 for each 256 inputs
     EIGHTH = auto()  # the same, an eighth of it
-    ROW = auto()  # one f32 whose low 12 bits are zero
+    ROW = auto()  # one f32 whose low 12 bits are zero, 8 beside scales in E4M3
 
 
 class Minimum(Enum):
@@ -101,8 +105,9 @@ class CodedType:
         """The parts of a stored row in order: field to numpy type and number of elements."""
         groups, blocks = -(-cols // self.group), -(-cols // SUPER_BLOCK)
         parts = {"low": ("u1", cols * self.low // 8), "high": ("u1", cols * self.high // 8)}
-        kinds = {Scale.F16: "<f2", Scale.I8: "i1", Scale.NIBBLES: "u1", Scale.E8M0: "u1"}
-        parts["scales"] = ("u1", 0) if self.scale is Scale.ONE else (kinds[self.scale], groups)
+        kinds = {Scale.F16: "<f2", Scale.I8: "i1"}
+        kind = kinds.get(self.scale, "u1")
+        parts["scales"] = (kind, 0 if self.scale is Scale.ONE else groups)
         if self.minimum is Minimum.F16:
             parts["minimums"] = ("<f2", cols // SELECTED)
         elif self.minimum is Minimum.U8:
@@ -135,6 +140,15 @@ def float_parts(code: int) -> tuple[int, int]:
     if exponent < 3:
         return sign * exponent, sign * mantissa * (2 if exponent == 2 else 1)
     return sign * (4 + mantissa << exponent - 3), 0
+
+
+def e4m3_values(codes: Array) -> Floats:
+    """The floats of E4M3 codes without a sign."""
+    exponents, mantissas = (codes >> 3).astype(np.int32), (codes & 7).astype(np.float32)
+    values: Floats = np.where(
+        exponents == 0, np.ldexp(mantissas, -9), np.ldexp(8 + mantissas, exponents - 10)
+    )
+    return values
 
 
 MXFP4_TABLE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # E2M1, doubled
@@ -178,8 +192,11 @@ CODED_TYPES: dict[str, CodedType] = {
         CodedType("w8a8", 284, 8, 0, 128, *_ROW_ALONE, _NO, _OFFSET, 128),
     )
 }
-# Types that GGUF's grids are held in, and nothing is quantized to.
+# Types that some types of other programs' files are held in, and nothing is quantized to.
 HELD_TYPES: dict[str, CodedType] = {
+    "q2_g64": CodedType("q2_g64", 266, 2, 0, 64, *_F16, _NO, _OFFSET, 1),
+    "q2_g128": CodedType("q2_g128", 267, 2, 0, 128, *_F16, _NO, _OFFSET, 1),
+    "fp4": CodedType("fp4", 286, 4, 0, 16, Scale.E4M3, Super.ROW, _NO, _TABLE, table=MXFP4_TABLE),
     "grid3": CodedType("grid3", 288, 2, 1, 16, Scale.I8, Super.EIGHTH, _NO, _TABLE),
     "grid4": CodedType("grid4", 292, 4, 0, 32, Scale.I8, Super.EIGHTH, _NO, _TABLE),
 }
@@ -268,6 +285,8 @@ class CodedMatrix:
             powers: Floats = np.ldexp(np.float32(1), self.scales.astype(np.int32) - 128)
             return powers
         numbers = self.scales & 15 if self.type.scale is Scale.NIBBLES else self.scales
+        if self.type.scale is Scale.E4M3:
+            numbers = e4m3_values(self.scales)
         factors = self.super_scales
         if self.type.super is Super.EIGHTH:
             assert factors is not None
@@ -377,7 +396,7 @@ class CodedMatrix:
         for name in ("scales", "minimums", "super_scales", "super_minimums"):
             kind, count = sections.get(name, ("", 0))
             is_row = name == "super_scales" and self.type.super is Super.ROW
-            largest = E8M0_LARGEST if name == "scales" and self.type.scale is Scale.E8M0 else 255
+            largest = LARGEST_SCALES.get(self.type.scale, 255) if name == "scales" else 255
             shape = (self.rows,) if is_row else (self.rows, count)
             self._check(name, kind, shape, largest + 1)
         selectors = "u1" if self.type.selector_bits else ""
@@ -391,8 +410,11 @@ class CodedMatrix:
         if self.type.super is Super.ROW:
             assert self.super_scales is not None
             bits = np.ascontiguousarray(self.super_scales).view(np.uint32)
-            if (bits & ROW_SCALE_MASK).any():
-                raise ValueError(f"{self.type.name}: super_scales: the low 12 bits must be zero")
+            zeros = 8 if self.type.scale is Scale.E4M3 else 12
+            if (bits & ((1 << zeros) - 1)).any():
+                raise ValueError(
+                    f"{self.type.name}: super_scales: the low {zeros} bits must be zero"
+                )
         return self
 
     def _check(self, name: str, dtype: str, shape: tuple[int, ...], limit: int = 256) -> None:

@@ -123,15 +123,36 @@ def test_gguf(capsys, tmp_path, kind):
     assert shapes["blk.0.ffn_up.weight"] == [96, 64]
 
 
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("kind", ["NVFP4", "Q1_0", "IQ2_XS", "TQ2_0"])
+def test_types_that_only_files_have(capsys, tmp_path, kind):
+    path, own = tmp_path / "m.gguf", gguf.GGMLQuantizationType[kind]
+    inputs, size = gguf.GGML_QUANT_SIZES[own]
+    data = np.zeros((2, 256 // inputs * size), np.uint8)
+    for is_bad in (False, True):
+        if is_bad:  # a scale of infinity; NVFP4 has none
+            at = -2 if kind == "TQ2_0" else 0
+            data[1, at % size : at % size + 2] = 0x00, 0x7C
+        writer = gguf.GGUFWriter(path, "other")
+        writer.add_tensor("w", data, raw_dtype=own)
+        write_out(writer)
+        code = cli.main(["inspect", str(path), "--json", "--check"])
+        report = json.loads(capsys.readouterr().out)
+        assert report["types"][kind.lower()]["bits_per_weight"] == 8 * size / inputs
+        found = [problem for problem in report["problems"] if problem.startswith("w: ")]
+        assert bool(found) == (is_bad and kind != "NVFP4"), (code, report["problems"])
+
+
 def test_a_type_that_is_not_served_is_shown_without_its_size(capsys, tmp_path):
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "other")
-    data = np.zeros((2, 144), np.uint8)
-    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+    data = np.zeros((2, 8 * 292), np.uint8)
+    writer.add_tensor("w", data, raw_dtype=gguf.GGMLQuantizationType.Q8_K)
     write_out(writer)
     report = inspect(capsys, path, "--check")
     (tensor,) = report["tensors"]
-    assert (tensor["type"], tensor["shape"]) == ("nvfp4", [2, 256])
+    assert (tensor["type"], tensor["shape"]) == ("q8_k", [2, 2048])
     assert tensor["bits_per_weight"] is None
     assert cli.main(["inspect", str(path)]) == 0
     assert "?" in capsys.readouterr().out

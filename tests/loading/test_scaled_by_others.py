@@ -199,7 +199,6 @@ def test_what_is_not_asked_of_parts_is_held_as_without_asking(tmp_path):
         ),
         ({"quant_method": "fp8"}, without(".weight_scale_inv"), "is F8_E4M3 without a scale"),
         ({"quant_method": "fp8", "weight_block_size": 8}, fp8(of_matrix), "weight_block_size is 8"),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, fp8(of_matrix), "'FP8' is needed"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, nf4(False), "load_in_8bit is"),
         ({"quant_method": "eetq"}, fp8(of_matrix), "quant_method 'eetq' is not supported"),
     ],

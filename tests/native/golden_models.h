@@ -48,7 +48,9 @@ static void fill_coded(uint8_t* data, lw_type type, lw_format f, uint32_t rows, 
         const int smaller = f.low == 8 ? 4 : 0;
         for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2)
             put_half(data + at, key + row * s.bytes + at, smaller);
-        const float scale = (float)(1 + mix(key + row) % 1024) * (f.scale == LW_SCALE_ONE ? 0x1p-20f : 0x1p-26f);
+        for (size_t at = s.scales; f.scale == LW_SCALE_E4M3 && at < s.minimums; ++at) data[at] = 32 + data[at] % 64;
+        const bool whole = f.scale == LW_SCALE_ONE || f.scale == LW_SCALE_E4M3;
+        const float scale = (float)(1 + mix(key + row) % 1024) * (whole ? 0x1p-20f : 0x1p-26f);
         if (f.super == LW_SUPER_ROW) memcpy(data + s.supers, &scale, sizeof scale);
     }
     if (lw_gguf_block_bytes(type) == 0) return;

@@ -53,6 +53,7 @@ static const lw_type k_quants_types[] = {LW_Q4_K, LW_Q5_K, LW_Q3_K, LW_Q2_K, LW_
 static const lw_type legacy_types[] = {LW_Q4_1, LW_Q5_0, LW_Q5_1, LW_MXFP4, LW_IQ4_NL, LW_Q4_1, LW_Q5_1};
 static const lw_type codebooks_types[] = {LW_CB2, LW_CB3, LW_CB4, LW_T2, LW_T2, LW_CB2, LW_CB3};
 static const lw_type groups_types[] = {LW_Q4_G64, LW_Q4_G128, LW_A4_G32, LW_A4_G64, LW_A4_G128, LW_A8_G32, LW_A8_G128};
+static const lw_type fp4_types[] = {LW_FP4, LW_Q2_G64, LW_Q2_G128, LW_FP4, LW_FP4, LW_Q2_G64, LW_Q2_G128};
 static const lw_type row_scales_types[] = {LW_FP6, LW_W8A8, LW_FP6, LW_W8A8, LW_FP6, LW_FP6, LW_W8A8};
 
 static const variant variants[] = {
@@ -68,6 +69,8 @@ static const variant variants[] = {
     {"codebooks", MIXED, LW_CB4, 192, 352, 6, 2, 32, 0, false, false, false, false, false, LW_F16, codebooks_types,
      ALIKE},
     {"groups", MIXED, LW_A8_G32, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, groups_types, ALIKE},
+    {"fp4 and 2 bits", MIXED, LW_FP4, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, fp4_types,
+     ALIKE},
     {"row scales", MIXED, LW_FP6, 192, 352, 6, 2, 32, 0, true, false, false, false, false, LW_F16, row_scales_types,
      ALIKE},
     {"q4_0 int8 cache", LW_Q4_0, LW_Q4_0, 256, 512, 8, 2, 32, 0, true, false, false, false, false, LW_I8, NULL, ALIKE},

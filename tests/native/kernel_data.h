@@ -118,6 +118,8 @@ static inline void fill_open_row(lw_format f, uint32_t cols, data_kind kind, boo
     for (size_t i = s.scales; f.scale == LW_SCALE_E8M0 && i < s.minimums; ++i)
         parts[i] = (uint8_t)(kind == EDGE_CASES && next_random(rng) % 8 == 0 ? random_between(rng, 0, 3)
                                                                              : random_between(rng, 100, 140));
+    for (size_t i = s.scales; f.scale == LW_SCALE_E4M3 && i < s.minimums; ++i)
+        parts[i] = (uint8_t)random_between(rng, 0, kind == EDGE_CASES && next_random(rng) % 4 == 0 ? 7 : 126);
     for (size_t i = s.minimums; f.minimum == LW_MINIMUM_F16 && i < s.selectors; i += 2) {
         const uint16_t half = random_half(kind, rng);
         memcpy(parts + i, &half, 2);

@@ -95,6 +95,10 @@ static float coded_scale(const coded_row* r, size_t k) {
         super = half_at(r->parts + r->at.supers + k / 256 * 2) / (r->f.super == LW_SUPER_EIGHTH ? 8 : 1);
     else
         memcpy(&super, r->parts + r->at.supers, sizeof super);
+    if (r->f.scale == LW_SCALE_E4M3) {
+        const int exponent = scales[g] >> 3, mantissa = scales[g] & 7;
+        return super * (exponent == 0 ? ldexpf((float)mantissa, -9) : ldexpf((float)(8 + mantissa), exponent - 10));
+    }
     if (r->f.scale == LW_SCALE_ONE) return r->f.map == LW_MAP_FLOAT && r->pass == 0 ? super * 4 : super;
     return super * (float)(r->f.scale == LW_SCALE_NIBBLES ? scales[g] % 16 : (int8_t)scales[g]);
 }

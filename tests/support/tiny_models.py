@@ -259,11 +259,13 @@ def write_gguf(
     raw: Mapping[str, tuple[gguf.GGMLQuantizationType, NDArray[np.uint8]]] | None = None,
     metadata: Mapping[str, Any] | None = None,
     more_tokens: Sequence[str] = (),
+    scales: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a GGUF file, matrices in the given type where their rows allow it, and return it.
 
     ``raw`` has types and blocks of some tensors, ``metadata`` further keys;
-    ``more_tokens`` are the names of some rows of the vocabulary that no token uses.
+    ``more_tokens`` are the names of some rows of the vocabulary that no token uses, ``scales``
+    factors of whole matrices, which GGUF files have beside NVFP4.
     """
     architecture = "llama" if model.family == "mistral" else model.config["model_type"]
     writer = gguf.GGUFWriter(path, architecture)
@@ -284,6 +286,10 @@ def write_gguf(
             writer.add_tensor(gguf_name(name), gguf.quantize(weight, matrices), raw_dtype=matrices)
         else:
             writer.add_tensor(gguf_name(name), weight)
+    for name, scale in (scales or {}).items():
+        own = gguf_name(name).removesuffix(".weight")
+        writer.add_tensor(f"{own}.scale", np.array([scale], np.float32))
+        writer.add_tensor(f"{own}.input_scale", np.ones(1, np.float32))
     if "rope_scaling" in model.config:
         writer.add_tensor("rope_freqs.weight", llama3_rope_factors(model.config))
     write_out(writer)

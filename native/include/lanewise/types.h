@@ -35,8 +35,8 @@ typedef enum lw_type {
     LW_Q4_K = 12,
     LW_Q5_K = 13,
     LW_Q6_K = 14,
-    // Only files have IQ1 to IQ3, whose codes are grid points of eight or four weights, and TQ, ternary weights
-    // (lw_held_type).
+    // Only files have IQ1 to IQ3, whose codes are grid points of eight or four weights, TQ, ternary weights, and Q1_0
+    // and Q2_0, codes of one and two bits (lw_held_type).
     LW_IQ2_XXS = 16,
     LW_IQ2_XS = 17,
     LW_IQ3_XXS = 18,
@@ -51,12 +51,16 @@ typedef enum lw_type {
     LW_TQ1_0 = 34,
     LW_TQ2_0 = 35,
     LW_MXFP4 = 39,
+    LW_Q1_0 = 41,
+    LW_Q2_0 = 42,
     LW_CB2 = 258,  // shared codebooks: 2, 3 and 4 bits per weight
     LW_CB3 = 259,
     LW_CB4 = 260,
     LW_T2 = 262,      // 2-bit trellis
     LW_Q4_G64 = 264,  // symmetric, groups of 64 and 128 inputs
     LW_Q4_G128 = 265,
+    LW_Q2_G64 = 266,  // -1, 0, 1 and 2, groups of 64 and 128 inputs
+    LW_Q2_G128 = 267,
     LW_A4_G32 = 272,  // with zero points, 4 and 8 bits
     LW_A4_G64 = 273,
     LW_A4_G128 = 274,
@@ -64,6 +68,7 @@ typedef enum lw_type {
     LW_A8_G128 = 278,
     LW_FP6 = 280,  // one scale per row: E3M2 floats (FP6), 8-bit integers (W8A8)
     LW_W8A8 = 284,
+    LW_FP4 = 286,    // E2M1 with E4M3 scales for 16 inputs and a scale for each row: NVFP4
     LW_GRID3 = 288,  // one grid value per weight, codes of 3 and 4 bits
     LW_GRID4 = 292,
     // KV caches only: codes of 4 bits for keys and values, or of 8 for keys and 4 for values, as LW_I8 scaled

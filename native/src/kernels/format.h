@@ -12,6 +12,7 @@ typedef enum lw_scale_kind {
     LW_SCALE_NIBBLES,  // low nibble per group, times the super scale; the high nibble is the group's minimum
     LW_SCALE_SIX,      // 0 .. 63 per group, times the super scale; in panels the upper two bits belong to the minimum
     LW_SCALE_E8M0,     // 2^(byte - 128) per group; in panels 255 is a scale of 0
+    LW_SCALE_E4M3,     // a float of 8 bits without a sign per group, times the super scale
     LW_SCALE_ONE,      // no scale per group: only the row's super scale
 } lw_scale_kind;
 
@@ -19,7 +20,7 @@ typedef enum lw_super_kind {
     LW_SUPER_NONE,
     LW_SUPER_BLOCK,   // f16 per 256 inputs
     LW_SUPER_EIGHTH,  // an eighth of an f16 per 256 inputs
-    LW_SUPER_ROW,     // f32 per row with a 12-bit significand, so that its product with a difference of int8 is exact
+    LW_SUPER_ROW,  // f32 per row whose lowest bits are 0 (lw_row_scale_zeros), so that its products with scales are exact
 } lw_super_kind;
 
 typedef enum lw_minimum_kind {  // the number that is subtracted from scale * code
@@ -127,6 +128,9 @@ LW_INLINE size_t lw_minimum_bytes(lw_format f, size_t cols) {
             return 0;
     }
 }
+
+// The bits of a row's super scale that are 0. A difference of int8 has 8 significant bits, E4M3 has 4.
+LW_INLINE uint32_t lw_row_scale_zeros(lw_format f) { return f.scale == LW_SCALE_E4M3 ? 0xFF : 0xFFF; }
 
 LW_INLINE bool lw_has_block_supers(lw_format f) { return f.super == LW_SUPER_BLOCK || f.super == LW_SUPER_EIGHTH; }
 

@@ -134,6 +134,10 @@ const char* lw_type_name(lw_type type) {
             return "tq1_0";
         case LW_TQ2_0:
             return "tq2_0";
+        case LW_Q1_0:
+            return "q1_0";
+        case LW_Q2_0:
+            return "q2_0";
 #define CODED(type, name, ...) \
     case type:                 \
         return #name;

@@ -118,6 +118,9 @@ static inline float lw_e8m0_to_float(uint8_t byte) {
     return value;
 }
 
+// An E4M3 without a sign has the bits of an f16 that is 2^8 smaller, seven places further right.
+static inline float lw_e4m3_to_float(uint8_t byte) { return lw_half_to_float((uint16_t)(byte << 7)) * 256; }
+
 // Address of the scale of input k.
 static inline const uint8_t* lw_scale_place(const lw_coded_view* v, size_t output, size_t k) {
     const uint8_t* scales = v->panel + v->p.segments + k / LW_SEGMENT * v->p.segment_bytes + v->p.scales;
@@ -135,6 +138,7 @@ static inline float lw_unpack_scale(const lw_coded_view* v, size_t output, size_
     else
         super = lw_unpack_super(panel + v->p.supers, output, k) * lw_super_unit(f);
     if (f.scale == LW_SCALE_ONE) return f.part == LW_FLOAT_HIGH ? 4 * super : super;
+    if (f.scale == LW_SCALE_E4M3) return super * lw_e4m3_to_float(*at);                     // exact
     return super * (float)(f.scale == LW_SCALE_I8 ? (int8_t)*at : *at & lw_scale_mask(f));  // exact
 }
 

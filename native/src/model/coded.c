@@ -14,9 +14,9 @@
 const int8_t* lw_fixed_table(lw_type type) {
     static const int8_t iq4[LW_TABLE_ENTRIES] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                  1,    13,   25,  38,  53,  69,  89,  113};
-    static const int8_t mxfp4[LW_TABLE_ENTRIES] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    static const int8_t e2m1[LW_TABLE_ENTRIES] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     if (lw_is_of_files(type)) return lw_grid_table(type);
-    return type == LW_IQ4_NL || type == LW_IQ4_XS ? iq4 : type == LW_MXFP4 ? mxfp4 : NULL;
+    return type == LW_IQ4_NL || type == LW_IQ4_XS ? iq4 : type == LW_MXFP4 || type == LW_FP4 ? e2m1 : NULL;
 }
 
 size_t lw_open_row_bytes(lw_format f, size_t cols) {
@@ -66,14 +66,14 @@ void lw_open_zero_row(lw_format f, size_t cols, uint8_t* open) {
 
 // f16 and row scales stay below this, so that their products with int8 stay below LW_SCALE_LIMIT.
 static const float scale_limit = 0x1p96f;
-enum { E8M0_LIMIT = 224 };  // 2^96
+enum { E8M0_LIMIT = 224, E4M3_LIMIT = 127 };  // 2^96; NaN, and what has a sign
 
-static bool row_scale_is_valid(const uint8_t* bytes) {
+static bool row_scale_is_valid(lw_format f, const uint8_t* bytes) {
     float scale;
     uint32_t bits;
     memcpy(&scale, bytes, 4);
     memcpy(&bits, bytes, 4);
-    return fabsf(scale) < scale_limit && (bits & 0xFFF) == 0;
+    return fabsf(scale) < scale_limit && (bits & lw_row_scale_zeros(f)) == 0;
 }
 
 bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open) {
@@ -83,10 +83,12 @@ bool lw_open_row_is_valid(lw_format f, size_t cols, const uint8_t* open) {
         return false;
     for (size_t i = s.scales; f.scale == LW_SCALE_E8M0 && i < s.minimums; ++i)
         if (parts[i] >= E8M0_LIMIT) return false;
+    for (size_t i = s.scales; f.scale == LW_SCALE_E4M3 && i < s.minimums; ++i)
+        if (parts[i] >= E4M3_LIMIT) return false;
     if (f.minimum == LW_MINIMUM_F16 &&
         !lw_halves_are_finite(parts + s.minimums, s.selectors - s.minimums, 2, LW_HALF_EXPONENT))
         return false;
-    if (f.super == LW_SUPER_ROW) return row_scale_is_valid(parts + s.supers);
+    if (f.super == LW_SUPER_ROW) return row_scale_is_valid(f, parts + s.supers);
     return lw_halves_are_finite(parts + s.supers, s.bytes - s.supers, 2, LW_HALF_EXPONENT);
 }
 
@@ -257,16 +259,20 @@ void lw_decode_output(const lw_matrix* w, lw_format f, const uint8_t* panel, siz
     }
 }
 
+// The scale of input k of an open row.
+static float open_scale(lw_format f, lw_stored_row s, const uint8_t* parts, size_t k) {
+    if (f.scale == LW_SCALE_F16) return lw_load_half(parts + s.scales + k / f.group * 2);
+    const float super = lw_load_half(parts + s.supers + k / LW_SUPER_BLOCK_INPUTS * 2) * lw_super_unit(f);
+    return f.scale == LW_SCALE_I8 ? super * (float)(int8_t)parts[s.scales + k / f.group] : super;
+}
+
 // The weights of an open row: level times scale, as products multiply them.
 static void weigh_row(lw_type type, lw_format f, size_t cols, const uint8_t* open, float* weights) {
     const lw_stored_row s = lw_stored_row_of(f, cols);
     const uint8_t* parts = open + cols - s.scales;
     const int8_t* table = lw_fixed_table(type);
     for (size_t k = 0; k < cols; ++k) {
-        const float super = lw_load_half(parts + s.supers + k / LW_SUPER_BLOCK_INPUTS * 2);
-        const float scale =
-            table != NULL ? super * lw_super_unit(f) * (float)(int8_t)parts[s.scales + k / f.group] : super;
-        weights[k] = scale * (float)(table != NULL ? table[open[k]] : open[k] - 1);
+        weights[k] = open_scale(f, s, parts, k) * (float)(table != NULL ? table[open[k]] : open[k] - 1);
     }
 }
 

@@ -24,6 +24,10 @@ lw_type lw_held_type(lw_type type) {
         case LW_TQ1_0:
         case LW_TQ2_0:
             return LW_Q2_K;
+        case LW_Q1_0:
+            return LW_Q2_G128;
+        case LW_Q2_0:
+            return LW_Q2_G64;
         default:
             return type;
     }
@@ -49,13 +53,20 @@ static size_t block_bytes(lw_type type) {
             return 110;
         case LW_TQ1_0:
             return 54;
+        case LW_Q1_0:
+            return 18;
+        case LW_Q2_0:
+            return 18;
         default:
             return 66;  // TQ2_0
     }
 }
 
+static size_t block_inputs(lw_type type) { return type == LW_Q1_0 ? 128 : type == LW_Q2_0 ? 64 : BLOCK; }
+
 uint64_t lw_grid_row_bytes(lw_type type, uint32_t cols) {
-    return cols % BLOCK ? 0 : (uint64_t)cols / BLOCK * block_bytes(type);
+    const size_t inputs = block_inputs(type);
+    return cols % inputs ? 0 : (uint64_t)cols / inputs * block_bytes(type);
 }
 
 // Tables of codes. IQ2: magnitude, and sign << 2. IQ3: magnitude, and sign << 3. IQ1: weight + 1, and 4 if the delta is
@@ -211,12 +222,23 @@ static void open_tq2_0(const uint8_t* block, open_block to) {
     finish_ternary(block + 64, to);
 }
 
+// Bits 0 and 1 are the weights -1 and 1, codes 0 and 2.
+static void open_q1_0(const uint8_t* block, open_block to) {
+    memcpy(to.scales, block, 2);
+    for (size_t k = 0; k < 128; ++k) to.codes[k] = (uint8_t)((block[2 + k / 8] >> k % 8 & 1) << 1);
+}
+
+static void open_q2_0(const uint8_t* block, open_block to) {
+    memcpy(to.scales, block, 2);
+    for (size_t k = 0; k < 64; ++k) to.codes[k] = block[2 + k / 4] >> k % 4 * 2 & 3;
+}
+
 void lw_open_grid_row(lw_type type, lw_format f, size_t cols, const uint8_t* row, uint8_t* open) {
     const lw_stored_row s = lw_stored_row_of(f, cols);
     uint8_t* const parts = open + cols - s.scales;
-    for (size_t k = 0; k < cols; k += BLOCK, row += block_bytes(type)) {
+    for (size_t k = 0; k < cols; k += block_inputs(type), row += block_bytes(type)) {
         const open_block to = {.codes = open + k,
-                               .scales = parts + s.scales + k / f.group,
+                               .scales = parts + s.scales + k / f.group * lw_scale_bytes(f),
                                .super = parts + s.supers + k / BLOCK * 2,
                                .super_minimum = parts + s.super_minimums + k / BLOCK * 2};
         switch (type) {
@@ -243,6 +265,12 @@ void lw_open_grid_row(lw_type type, lw_format f, size_t cols, const uint8_t* row
                 break;
             case LW_TQ1_0:
                 open_tq1_0(row, to);
+                break;
+            case LW_Q1_0:
+                open_q1_0(row, to);
+                break;
+            case LW_Q2_0:
+                open_q2_0(row, to);
                 break;
             default:
                 open_tq2_0(row, to);

@@ -44,6 +44,8 @@ static void fill_gguf_scales(lw_type type, uint8_t* data, size_t bytes, uint32_t
 static void fill_stored_scales(lw_format f, uint8_t* row, uint32_t* random) {
     const lw_stored_row s = lw_stored_row_of(f, COLS);
     for (size_t at = s.scales; f.scale == LW_SCALE_F16 && at < s.minimums; at += 2) put_half(row + at, random);
+    for (size_t at = s.scales; f.scale == LW_SCALE_E4M3 && at < s.minimums; ++at)
+        row[at] = (uint8_t)(32 + next_random(random) % 64);
     const float scale = (float)(1 + next_random(random) % 2048) * 0x1p-20f;
     if (f.super == LW_SUPER_ROW) memcpy(row + s.supers, &scale, sizeof scale);
     for (size_t at = s.supers; lw_has_block_supers(f) && at < s.super_minimums; at += 2) put_half(row + at, random);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import ModelFileError, Tensor
-from lanewise.loading.base.formats import TABLE_BYTES
+from lanewise.loading.base.formats import TABLE_BYTES, TensorType
 from lanewise.native.library import NativeError, native
 
 Bytes = npt.NDArray[np.uint8]
@@ -41,11 +43,16 @@ def packed_rows(tensor: Tensor, row_bytes: int) -> Bytes:
 
 def file_weights(tensor: Tensor) -> Floats:
     """Return the weights [rows, cols] of a tensor of a type that only files have (``HELD``)."""
+    return row_weights(tensor.type, tensor.data, tensor.rows, tensor.cols)
+
+
+def row_weights(kind: TensorType, rows: Any, n_rows: int, cols: int) -> Floats:
+    """Return the weights [rows, cols] of the bytes of rows of a type that only files have."""
     ffi, lib = native().ffi, native().lib
-    weights = np.empty((tensor.rows, tensor.cols), np.float32)
-    with ffi.from_buffer("char[]", tensor.data) as data:
-        struct = ffi.new("lw_tensor*", {"data": data, "n_bytes": tensor.n_bytes})
-        struct.type, struct.rows, struct.cols = int(tensor.type), tensor.rows, tensor.cols
+    weights = np.empty((n_rows, cols), np.float32)
+    with ffi.from_buffer("char[]", rows) as data:
+        struct = ffi.new("lw_tensor*", {"data": data, "n_bytes": len(data)})
+        struct.type, struct.rows, struct.cols = int(kind), n_rows, cols
         native().check(
             lib.lw_file_weights(struct, ffi.from_buffer("float[]", weights), weights.size)
         )

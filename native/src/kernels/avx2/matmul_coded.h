@@ -109,6 +109,11 @@ LW_INLINE __m256 coded_scale(const lw_format f, const weight_segment* w, size_t 
         const __m256i value = _mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
         return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)), value));
     }
+    if (f.scale == LW_SCALE_E4M3) {  // as f16 they are 2^8 smaller
+        const __m256 halves = _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
+        const __m256 super = _mm256_loadu_ps((const float*)w->supers + v * 8);
+        return _mm256_mul_ps(super, _mm256_mul_ps(halves, _mm256_set1_ps(256)));
+    }
     const __m256i small = f.scale == LW_SCALE_I8
                               ? _mm256_cvtepi8_epi32(bytes)
                               : _mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)lw_scale_mask(f))));
@@ -127,7 +132,8 @@ LW_INLINE weight_type coded_type(const lw_format f, __m256i (*codes)(const weigh
                          .run = is_signed                             ? SIGNED
                                 : f.group == 16 || f.low + f.high > 4 ? 4
                                                                       : 8,
-                         .shift = f.offset == 4    ? 2
+                         .shift = f.offset == 1    ? 0
+                                  : f.offset == 4  ? 2
                                   : f.offset == 8  ? 3
                                   : f.offset == 16 ? 4
                                                    : -1,

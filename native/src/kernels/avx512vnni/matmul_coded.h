@@ -124,6 +124,11 @@ LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t 
         const __m512i value = _mm512_mask_mov_epi32(normal, _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), small);
         return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(e, _mm512_set1_epi32(255)), value));
     }
+    if (f.scale == LW_SCALE_E4M3) {  // as f16 they are 2^8 smaller
+        const __m512 halves = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+        const __m512 super = _mm512_loadu_ps((const float*)w->supers + v * 16);
+        return _mm512_mul_ps(super, _mm512_mul_ps(halves, _mm512_set1_ps(256)));
+    }
     const __m512i small = f.scale == LW_SCALE_I8
                               ? _mm512_cvtepi8_epi32(bytes)
                               : _mm512_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8((char)lw_scale_mask(f))));
@@ -136,7 +141,7 @@ LW_INLINE __m512 coded_scale(const lw_format f, const weight_segment* w, size_t 
 // log2 of the offset of the unsigned codes: a table's entries are 128 too large.
 LW_INLINE int coded_shift(const lw_format f) {
     if (f.map != LW_MAP_OFFSET) return 7;
-    return f.offset == 0 ? -1 : f.offset == 4 ? 2 : f.offset == 8 ? 3 : f.offset == 16 ? 4 : 7;
+    return f.offset == 0 ? -1 : f.offset == 1 ? 0 : f.offset == 4 ? 2 : f.offset == 8 ? 3 : f.offset == 16 ? 4 : 7;
 }
 
 LW_INLINE weight_type coded_type(const lw_format f, __m512i (*codes)(const weight_segment*, int, int, int),

@@ -52,12 +52,15 @@ class TensorType(IntEnum):
     MXFP4 = 39
     NVFP4 = 40
     Q1_0 = 41
+    Q2_0 = 42
     CB2 = 258
     CB3 = 259
     CB4 = 260
     T2 = 262
     Q4_G64 = 264
     Q4_G128 = 265
+    Q2_G64 = 266
+    Q2_G128 = 267
     A4_G32 = 272
     A4_G64 = 273
     A4_G128 = 274
@@ -65,6 +68,7 @@ class TensorType(IntEnum):
     A8_G128 = 278
     FP6 = 280
     W8A8 = 284
+    FP4 = 286
     GRID3 = 288
     GRID4 = 292
 
@@ -103,6 +107,9 @@ BLOCKS: Mapping[TensorType, Block] = {
     TensorType.IQ3_S: Block(256, 110),
     TensorType.TQ1_0: Block(256, 54),
     TensorType.TQ2_0: Block(256, 66),
+    TensorType.NVFP4: Block(64, 36),
+    TensorType.Q1_0: Block(128, 18),
+    TensorType.Q2_0: Block(64, 18),
 }
 # The type in which matrices of a file-only type are held in memory, with equal weights.
 HELD: Mapping[TensorType, TensorType] = {
@@ -120,6 +127,9 @@ HELD: Mapping[TensorType, TensorType] = {
     TensorType.IQ3_S: TensorType.GRID4,
     TensorType.TQ1_0: TensorType.Q2_K,
     TensorType.TQ2_0: TensorType.Q2_K,
+    TensorType.NVFP4: TensorType.FP4,  # made by lanewise.loading.quantized.nvfp4
+    TensorType.Q1_0: TensorType.Q2_G128,
+    TensorType.Q2_0: TensorType.Q2_G64,
 }
 
 
@@ -152,11 +162,14 @@ STORED_ROWS: Mapping[TensorType, StoredRow] = {
     TensorType.T2: StoredRow(2, **_CODEBOOK),
     TensorType.Q4_G64: StoredRow(4, 64),
     TensorType.Q4_G128: StoredRow(4, 128),
+    TensorType.Q2_G64: StoredRow(2, 64),
+    TensorType.Q2_G128: StoredRow(2, 128),
     TensorType.A4_G32: StoredRow(4, 32, has_zeros=True),
     TensorType.A4_G64: StoredRow(4, 64, has_zeros=True),
     TensorType.A4_G128: StoredRow(4, 128, has_zeros=True),
     TensorType.A8_G32: StoredRow(8, 32, has_zeros=True),
     TensorType.A8_G128: StoredRow(8, 128, has_zeros=True),
+    TensorType.FP4: StoredRow(4, 16, scale_bytes=1, has_row_scale=True),
     TensorType.FP6: StoredRow(6, 128, scale_bytes=0, has_row_scale=True),
     TensorType.W8A8: StoredRow(8, 128, scale_bytes=0, has_row_scale=True),
     TensorType.GRID3: StoredRow(3, 16, 1, has_table=True, has_block_scales=True),

@@ -28,6 +28,7 @@ from lanewise.loading.programs.binding import bind_tensors
 from lanewise.loading.programs.harmless import refuse_unknown_metadata
 from lanewise.loading.programs.model_file import ModelFile
 from lanewise.loading.programs.native_program import check_program
+from lanewise.loading.quantized.nvfp4 import nvfp4_blocks
 from lanewise.loading.towers.mmproj import add_mmproj
 from lanewise.loading.vocabulary.gguf_text import LABELS
 
@@ -58,7 +59,7 @@ def open_gguf(
         refuse_other_kinds(fields)
         arch = fields.text("general.architecture")
         family = gguf_family(arch, str(path))
-        sources = with_embedding(read_sources(files), GGUF)
+        sources = with_embedding(nvfp4_blocks(read_sources(files)), GGUF)
         config, sources = read_program(family, fields, sources)
         if mtp:
             config, sources = with_mtp(family, config, sources, GGUF, str(path))

@@ -15,9 +15,18 @@ FP8, FBGEMM, MODELOPT, BITSANDBYTES = "fp8", "fbgemm_fp8", "modelopt", "bitsandb
 METHODS = (GPTQ, AWQ, COMPRESSED, AUTO_ROUND, FP8, FBGEMM, MODELOPT, BITSANDBYTES)
 MXFP4 = "mxfp4"  # of gpt-oss
 # Older files for these settings, and the method that each one implies.
-OWN_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}
+OWN_FILES = {
+    "quantize_config.json": GPTQ,
+    "quant_config.json": AWQ,
+    "hf_quant_config.json": MODELOPT,
+}
+INNER = "quantization"  # of ModelOpt's own file
 BITS = {GPTQ: (2, 3, 4, 8), AWQ: (4,), COMPRESSED: (4, 8)}
-PACKED, SCALED = "pack-quantized", ("float-quantized", "int-quantized", "naive-quantized")
+NVFP4 = "nvfp4-pack-quantized"
+PACKED = "pack-quantized"
+SCALED = ("float-quantized", "int-quantized", "naive-quantized", NVFP4)
+# What tells its tensors apart, and needs no order or factor of the activations.
+MODELOPT_ALGORITHMS = ("FP8", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION")
 MIXED = "mixed-precision"
 FORMS = (PACKED, *SCALED, MIXED)  # of compressed-tensors
 
@@ -59,7 +68,9 @@ def find_quantization(config: Fields, path: Path) -> Fields | None:
         return Fields(found, f"{config.source}: quantization_config")
     for name, method in OWN_FILES.items():
         if (path / name).is_file():
-            own = {"quant_method": method} | read_object(path / name)
+            found = read_object(path / name)
+            inner = found.get(INNER)
+            own = {"quant_method": method} | (inner if isinstance(inner, dict) else found)
             return Fields(own, str(path / name))
     return None
 
@@ -84,14 +95,23 @@ def read_quantization(settings: Fields) -> Quantization | None:
     if method in (FP8, FBGEMM):
         return Scaled(read_block(settings, "weight_block_size"))
     if method == MODELOPT:
-        if settings.text("quant_algo", default="FP8").upper() != "FP8":
-            raise settings.fail("quant_algo", "'FP8'")
-        return Scaled()
+        return read_modelopt(settings)
     if method == BITSANDBYTES:
         if settings.flag("load_in_8bit", default=False):
             raise settings.fail("load_in_8bit", "false, and load_in_4bit true")
         return FourBitFloats()
     return read_packed(settings, method)
+
+
+def read_modelopt(settings: Fields) -> Scaled:
+    """Return the scheme of ModelOpt's settings: of all layers, or of each that they name."""
+    layers: Any = settings.values.get("quantized_layers")
+    found = layers.values() if isinstance(layers, Mapping) else ()
+    named = [Fields(one, settings.source) for one in found if isinstance(one, Mapping)]
+    for one in (settings, *named):
+        if one.text("quant_algo", default="FP8").upper() not in MODELOPT_ALGORITHMS:
+            raise one.fail("quant_algo", " or ".join(map(repr, MODELOPT_ALGORITHMS)))
+    return Scaled()
 
 
 def read_auto_round(settings: Fields) -> Scheme:
@@ -159,6 +179,10 @@ def read_compressed_group(settings: Fields, name: str, group: Any) -> Scheme | S
     found = Fields(weights, f"{settings.source}: config_groups: {name}: weights")
     kind, bits = found.text("type", default="int"), found.integer("num_bits")
     form = group.get("format") or settings.text("format")
+    if form == NVFP4:
+        if bits != 4:
+            raise found.fail("num_bits", f"4 in {NVFP4}")
+        return Scaled()
     if kind == "float" or form in SCALED:
         if bits != 8:
             raise found.fail("num_bits", "8 where they are not packed")

@@ -5,6 +5,8 @@
 ``weight_scale``: of the matrix [] or [1], of rows [outputs] or [outputs, 1], or of blocks. Stacked
 matrices and their scales have one more dimension in front.
 
+- NVFP4 stays integers: ``nvfp4``.
+
 - compressed-tensors' ``int-quantized``: the same with ``weight`` in I8.
 
 - bitsandbytes' NF4 and FP4: ``weight`` in U8, two codes a byte, the first in the high bits.
@@ -29,6 +31,7 @@ from lanewise.loading.base.formats import STORED_ROW_INPUTS, VECTOR_TYPES, Tenso
 from lanewise.loading.base.json_files import Fields, parse_object
 from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.files.rearranging import to_f32
+from lanewise.loading.quantized.nvfp4 import nvfp4_sources
 from lanewise.loading.quantized.quantization import Scaled
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +39,10 @@ Array = npt.NDArray[Any]
 
 SCALES = ("_scale_inv", "_scale")  # suffixes of the names of scales
 # Scales of activations, keys and values, which are computed here; shapes.
-UNREAD = (".input_scale", ".output_scale", ".k_scale", ".v_scale", ".activation_scale")
+UNREAD = (
+    *(".input_scale", ".input_global_scale", ".output_scale", ".activation_scale"),
+    *(".k_scale", ".v_scale"),
+)
 ZEROS, STATE = "_zero_point", ".quant_state.bitsandbytes__"
 NESTED = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map")
 
@@ -66,7 +72,7 @@ FLOAT8 = {"F8_E4M3": float8_values(4), "F8_E5M2": float8_values(5)}
 
 def unscale_sources(sources: Sources, scaled: Scaled) -> dict[str, SourceTensor]:
     """Return the tensors with each matrix of codes as floats, or as our integer type."""
-    out = {name: one for name, one in sources.items() if not name.endswith(UNREAD)}
+    out = nvfp4_sources({name: one for name, one in sources.items() if not name.endswith(UNREAD)})
     last = LastConverted()
     for name in [name for name, one in out.items() if one.type in (*FLOAT8, "I8")]:
         ending = next((end for end in SCALES if name + end in out), None)
