@@ -1,9 +1,10 @@
-"""Chooses a type for each matrix so that all together lose least within a number of bytes."""
+"""Chooses a type for each matrix: the least loss within some bytes, or few bytes for a loss."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TypeVar
 
 import numpy as np
@@ -40,6 +41,47 @@ def choose(options: Mapping[Key, Sequence[Option]], budget: int) -> dict[Key, Op
         if size <= budget:
             return chosen
         room -= max(size - budget, unit)  # what rounding let through
+
+
+def few_bytes(
+    options: Mapping[Key, Sequence[Option]], most_loss: float, budget: float
+) -> dict[Key, Option]:
+    """Return an option for each matrix that together lose ``most_loss`` at most, in few bytes.
+
+    From the smallest on, the step that saves most loss for a byte is taken until the loss is small
+    enough, or the next step does not fit the budget.
+    """
+    chosen = {key: min(found, key=lambda o: o.n_bytes) for key, found in options.items()}
+    loss = sum(option.loss for option in chosen.values())
+    size = sum(option.n_bytes for option in chosen.values())
+    steps: list[tuple[float, int, Key, Option]] = []
+
+    def add_step(key: Key) -> None:
+        now = chosen[key]
+        larger = [
+            ((now.loss - option.loss) / (option.n_bytes - now.n_bytes), option)
+            for option in options[key]
+            if option.n_bytes > now.n_bytes and option.loss < now.loss
+        ]
+        if larger:
+            saved, option = max(larger, key=lambda step: step[0])
+            heappush(steps, (-saved, len(taken), key, option))
+
+    taken: list[Key] = []
+    for key in options:
+        add_step(key)
+        taken.append(key)
+    while steps and loss > most_loss:
+        _, _, key, option = heappop(steps)
+        now = chosen[key]
+        if size + option.n_bytes - now.n_bytes > budget:
+            break
+        loss += option.loss - now.loss
+        size += option.n_bytes - now.n_bytes
+        chosen[key] = option
+        taken.append(key)
+        add_step(key)
+    return chosen
 
 
 def _choose(options: Mapping[Key, Sequence[Option]], room: int, unit: int) -> dict[Key, Option]:

@@ -7,7 +7,7 @@ QUANTIZE = Command(
     QuantizeSettings,
     "lanewise_quantizer.commands.quantize",
     "write a model in fewer bits",
-    usage="MODEL -o DIR [--format NAME | --bits N] [--calibrate TEXT]",
-    example="Qwen/Qwen3-0.6B -o qwen3-q4 --format q4_0 --calibrate bundled",
+    usage="MODEL -o DIR [--format NAME | --bits N | --target-kl N] [--calibrate TEXT]",
+    example="Qwen/Qwen3-0.6B -o qwen3-small",
     multiplies=True,
 )

@@ -9,7 +9,7 @@
 
 #include "kernel_data.h"
 
-enum { MAX_ROWS = 100, MAX_KERNELS = 384 };
+enum { MAX_ROWS = 100, MAX_KERNELS = 512 };
 
 typedef struct tally {
     uint32_t cases, failures, levels;
@@ -421,7 +421,10 @@ int main(int argc, char** argv) {
         }
     }
     static tally tallies[MAX_KERNELS];
-    if (lw_n_kernels > MAX_KERNELS) return 2;
+    if (lw_n_kernels > MAX_KERNELS) {
+        fprintf(stderr, "test_kernels: %u kernels, MAX_KERNELS is %d\n", lw_n_kernels, MAX_KERNELS);
+        return 2;
+    }
     const uint64_t saved = lw_fp_enter();
     test_products(quick, tallies);
     report_kernels(tallies, no_skips);

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lanewise_quantizer.allocate import Option, choose
+from lanewise_quantizer.allocate import Option, choose, few_bytes
 
 
 def options_of(random, matrices, types):
@@ -56,3 +56,26 @@ def test_a_budget_below_the_smallest_says_what_is_needed():
     with pytest.raises(ValueError, match=f"{least - 1} bytes; {least} are needed at least"):
         choose(options, least - 1)
     assert [option.type for option in choose(options, least).values()] == ["t0"] * 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_bytes_are_the_fewest_but_for_one_step(seed):
+    options = options_of(np.random.default_rng(seed), 5, 4)
+    step = max(found[-1].n_bytes - found[0].n_bytes for found in options.values())
+    every = list(itertools.product(*options.values()))
+    for most in np.linspace(0.1, 4, 7).tolist():
+        chosen = few_bytes(options, most, np.inf).values()
+        enough = [pick for pick in every if sum(o.loss for o in pick) <= most]
+        if not enough:
+            assert sum(o.loss for o in chosen) == min(sum(o.loss for o in pick) for pick in every)
+            continue
+        assert sum(o.loss for o in chosen) <= most
+        fewest = min(sum(o.n_bytes for o in pick) for pick in enough)
+        assert fewest <= sum(o.n_bytes for o in chosen) <= fewest + step
+
+
+def test_few_bytes_stay_within_the_budget():
+    options = options_of(np.random.default_rng(3), 40, 7)
+    whole = sum(option.n_bytes for option in few_bytes(options, 0.0, np.inf).values())
+    found = few_bytes(options, 0.0, whole // 2).values()
+    assert 0.4 * whole < sum(option.n_bytes for option in found) <= whole // 2

@@ -9,6 +9,8 @@ import tiny_models
 from data_files import data
 from lanewise import cli
 from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise_quantizer.commands.bits import Wanted, reason
+from quantizing import written_family
 from topics import thorough
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
@@ -122,3 +124,37 @@ def test_the_range_that_a_model_can_have_is_named(source, tmp_path, capsys):
         assert cli.main([*command, "--head", "q4_k"]) != 0
         assert "accepted for this model, whole file counted: 2." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "most_bytes", "told"),
+    [
+        (0.04, None, "the fewest that should lose at most 0.05"),
+        (0.06, None, "the most that a file of this model can have"),
+        (0.06, 3 << 30, "where 0.05 were wanted: half of this machine's memory is 3.00 GiB"),
+    ],
+)
+def test_the_reason_is_told(loss, most_bytes, told):
+    assert told in reason(4.5, loss, Wanted(None, False, kl=0.05, most_bytes=most_bytes))
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_who_asks_for_nothing_gets_the_bits_that_the_model_needs(source, tmp_path, capsys):
+    short = ("--calibration-tokens", 256, "--check-tokens", 0)
+    chosen = quantize(source, tmp_path / "chosen", *short)
+    assert "the fewest that should lose at most 0.05" in capsys.readouterr().err
+    about = json.loads((chosen / "config.json").read_text())["quantization_config"]
+    assert (about["format"], about["target_kl"]) == ("mixed", 0.05)
+    worse = quantize(source, tmp_path / "worse", *short, "--target-kl", 5)
+    assert bits_of(worse) < bits_of(chosen)
+
+
+@pytest.mark.native
+@pytest.mark.usefixtures("library")
+def test_a_model_whose_loss_cannot_be_measured_gets_four_bits(tmp_path, capsys):
+    mixture = written_family("qwen3_moe", tmp_path)
+    out = quantize(mixture, tmp_path / "out", "--check-tokens", 0)
+    assert "--format q4_0: " in capsys.readouterr().err
+    assert "q4_0" in types_of(out)

@@ -1,7 +1,9 @@
-"""``lanewise quantize --bits N``: a type for each matrix, for N bits per weight of the file."""
+"""A type for each matrix: for N bits per weight of the file, or for a divergence of N nats."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.progress import steps_bar
+from lanewise.host import format_size
 from lanewise.loading.base.checkpoint import Checkpoint, Role
 from lanewise.loading.base.names import is_vector
 from lanewise.settings import SettingsError
-from lanewise_quantizer.allocate import Option, choose
+from lanewise_quantizer.allocate import Option, choose, few_bytes
 from lanewise_quantizer.commands.files import gguf_plan, safetensors_plan
 from lanewise_quantizer.commands.plan import (
     HEADS,
@@ -34,13 +37,18 @@ WITH_TEXT = ("t2",)
 OF_GGUF = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0", "f16")
 
 
+Chosen = Mapping[tuple[Role, int], Option]
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for."""
+    """What the user asked for: bits, or a loss."""
 
-    bits: float  # per weight, of the whole file
     head: str | None
     to_gguf: bool
+    bits: float | None = None  # per weight, of the whole file
+    kl: float | None = None  # nats of divergence
+    most_bytes: int | None = None  # of the file
 
 
 def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] | None) -> Kinds:
@@ -78,7 +86,7 @@ def chosen_within(
     types: Mapping[tuple[Role, int], Sequence[str]],
     losses: Losses,
 ) -> Kinds:
-    """Return the types of least loss whose file has the bits wanted at most."""
+    """Return the types of least loss within the bits wanted, or in fewest bits for the loss."""
     shapes = {(t.role, t.layer): (t.rows, t.cols) for t in checkpoint.tensors}
     options = {
         key: [
@@ -90,30 +98,46 @@ def chosen_within(
     smallest = {key: min(found, key=_bytes) for key, found in options.items()}
     largest = {key: max(found, key=_bytes) for key, found in options.items()}
     weights = sum(rows * cols for rows, cols in shapes.values())
+    rest = file_size(checkpoint, wanted, smallest) - _size(smallest)  # header and vectors
+    if wanted.kl is not None:
+        room = math.inf if wanted.most_bytes is None else wanted.most_bytes - rest
+        found = few_bytes(options, wanted.kl, room)
+        size = file_size(checkpoint, wanted, found)
+        print(reason(8 * size / weights, _loss(found), wanted), file=sys.stderr)
+        return _types(found)
+    assert wanted.bits is not None
     limits = [8 * file_size(checkpoint, wanted, kinds) / weights for kinds in (smallest, largest)]
     if not limits[0] <= wanted.bits <= limits[1] * 1.01:
         raise SettingsError(
             f"--bits: {wanted.bits:g}; accepted for this model, whole file counted:"
             f" {np.ceil(limits[0] * 1000) / 1000:.3f} to {limits[1]:.3f}"
         )
-    # Header and vectors, which the types hardly change; what they do is taken off in a second go.
     budget = int(wanted.bits * weights / 8)
-    room = budget - file_size(checkpoint, wanted, smallest) + _size(smallest)
-    for _ in range(3):
+    room = budget - rest
+    for _ in range(3):  # what types do to the header is taken off in another go
         found = choose(options, max(room, _size(smallest)))
         excess = file_size(checkpoint, wanted, found) - budget
         if excess <= 0:
             break
         room -= excess
-    return {key: option.type for key, option in found.items()}
+    return _types(found)
 
 
-def file_size(
-    checkpoint: Checkpoint, wanted: Wanted, chosen: Mapping[tuple[Role, int], Option]
-) -> int:
+def reason(bits: float, loss: float, wanted: Wanted) -> str:
+    """Return what was chosen and why, for people."""
+    assert wanted.kl is not None
+    chosen = f"{bits:.2f} bits per weight should lose {loss:.3f} nats"
+    if loss <= wanted.kl:
+        return f"{chosen}: the fewest that should lose at most {wanted.kl:g}"
+    if wanted.most_bytes is None:
+        return f"{chosen}: the most that a file of this model can have"
+    size = format_size(wanted.most_bytes)
+    return f"{chosen}, where {wanted.kl:g} were wanted: half of this machine's memory is {size}"
+
+
+def file_size(checkpoint: Checkpoint, wanted: Wanted, chosen: Chosen) -> int:
     """Return the bytes of the whole weights file."""
-    kinds = {key: option.type for key, option in chosen.items()}
-    targets: list[Target] = plan_as(checkpoint, kinds, wanted.to_gguf)
+    targets: list[Target] = plan_as(checkpoint, _types(chosen), wanted.to_gguf)
     if wanted.to_gguf:
         return gguf_plan(checkpoint, targets).size
     return safetensors_plan(targets, Fitting.default(targets)).size
@@ -123,5 +147,13 @@ def _bytes(option: Option) -> int:
     return option.n_bytes
 
 
-def _size(chosen: Mapping[tuple[Role, int], Option]) -> int:
+def _size(chosen: Chosen) -> int:
     return sum(option.n_bytes for option in chosen.values())
+
+
+def _loss(chosen: Chosen) -> float:
+    return sum(option.loss for option in chosen.values())
+
+
+def _types(chosen: Chosen) -> Kinds:
+    return {key: option.type for key, option in chosen.items()}

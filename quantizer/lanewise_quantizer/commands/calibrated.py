@@ -53,6 +53,14 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
         )
     is_needed = settings.format in NEED_TEXT or (settings.bits or FINE_BITS) < FINE_BITS
     is_needed = is_needed and not any(map(has_one_scale, formats))
+    if settings.target_kl is not None:
+        if settings.calibrate == NONE:
+            raise SettingsError(
+                f"--calibrate: {NONE}; --target-kl is measured on a text; accepted: a file or"
+                f" {BUNDLED}"
+            )
+        check_text_is_usable(checkpoint.config, settings)
+        return BUNDLED
     if settings.calibrate == NONE or not (is_needed or "t2" in formats):
         return None
     what = settings.format if settings.bits is None else f"--bits {settings.bits:g}"
@@ -71,10 +79,11 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
 def check_text_is_usable(config: ModelConfig, settings: QuantizeSettings) -> None:
     """ModelFileError if a text is of no use for quantizing a model so."""
     check_computable(config)
-    if settings.bits is not None and any(isinstance(layer.ffn, Experts) for layer in config.layers):
+    is_measured = settings.bits is not None or settings.target_kl is not None
+    if is_measured and any(isinstance(layer.ffn, Experts) for layer in config.layers):
         raise ModelFileError(
-            f"{config.architecture}: --bits cannot measure on a text what experts lose yet;"
-            f" accepted are --format with --calibrate, and --bits with --calibrate {NONE}"
+            f"{config.architecture}: --bits and --target-kl cannot measure on a text what experts"
+            f" lose yet; accepted are --format with --calibrate, and --bits with --calibrate {NONE}"
         )
 
 

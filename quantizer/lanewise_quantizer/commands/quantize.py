@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from lanewise.commands.opening import threads_of, warn
 from lanewise.commands.progress import work_bar
-from lanewise.host import format_size
+from lanewise.host import format_size, memory_limit
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.formats import VECTOR_TYPES
 from lanewise.loading.checkpoints.hub import resolve_model
@@ -32,6 +33,7 @@ from lanewise_quantizer.commands.calibrated import (
     NONE,
     Calibrated,
     calibration_windows,
+    check_text_is_usable,
     chosen_text,
     has_one_scale,
 )
@@ -60,7 +62,8 @@ from lanewise_quantizer.commands.towers import check_tower, write_tower
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
-DEFAULT_FORMAT = "q4_0"
+# For who asks for nothing: nats, and the format of models whose losses cannot be measured.
+GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
 
 
 def run(settings: QuantizeSettings) -> None:
@@ -72,8 +75,14 @@ def run(settings: QuantizeSettings) -> None:
         raise ModelFileError(f"{output}: exists; give a new file")
     if not settings.gguf:
         check_folder(output)
-    if settings.format is not None and settings.bits is not None:
-        raise SettingsError("--bits: given beside --format; accepted: one of them")
+    asked_for = {
+        "--format": settings.format,
+        "--bits": settings.bits,
+        "--target-kl": settings.target_kl,
+    }
+    given = [name for name, value in asked_for.items() if value is not None]
+    if len(given) > 1:
+        raise SettingsError(f"{given[1]}: given beside {given[0]}; accepted: one of them")
     for option, kind in (("--format", settings.format), ("--head", settings.head)):
         if has_one_scale(kind) and settings.calibrate not in (None, NONE):
             raise SettingsError(f"--calibrate: {option} {kind} has no groups whose scales to fit")
@@ -81,11 +90,12 @@ def run(settings: QuantizeSettings) -> None:
     source = resolve_model(settings.model)
     check_tower(source, settings)
     with open_source(source) as checkpoint:
+        settings, most_bytes = settled(settings, checkpoint)
         text = chosen_text(settings, checkpoint)
         ids = None
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
-        targets = planned(checkpoint, settings, ids)
+        targets = planned(checkpoint, settings, ids, most_bytes)
         for sentence in replaced(targets):
             warn(sentence)
         fitting = fit(checkpoint, targets, ids is not None)
@@ -126,14 +136,34 @@ def run(settings: QuantizeSettings) -> None:
         print(divergence_line(source, output, settings.check_tokens, threads_of(settings)))
 
 
+def settled(
+    settings: QuantizeSettings, checkpoint: Checkpoint
+) -> tuple[QuantizeSettings, int | None]:
+    """Return the settings with a choice for who made none, and most bytes of the file."""
+    if (settings.format, settings.bits, settings.target_kl) != (None, None, None):
+        return settings, None
+    why = f"--calibrate {NONE}" if settings.calibrate == NONE else None
+    chosen = replace(settings, target_kl=GOOD_KL)
+    try:
+        check_text_is_usable(checkpoint.config, chosen)
+    except ModelFileError as error:
+        why = str(error)
+    if why is not None:
+        warn(f"--format {DEFAULT_FORMAT}: {why}")
+        return replace(settings, format=DEFAULT_FORMAT), None
+    return chosen, memory_limit().n_bytes // 2
+
+
 def planned(
-    checkpoint: Checkpoint, settings: QuantizeSettings, ids: npt.NDArray[np.int64] | None
+    checkpoint: Checkpoint,
+    settings: QuantizeSettings,
+    ids: npt.NDArray[np.int64] | None,
+    most_bytes: int | None,
 ) -> list[Target]:
-    """Return the tensors of the result: of one format, or of those that --bits comes to."""
-    if settings.bits is None:
-        kind = settings.format or DEFAULT_FORMAT
-        return plan(checkpoint, kind, settings.head, settings.gguf)
-    wanted = Wanted(settings.bits, settings.head, settings.gguf)
+    """Return the tensors of the result: of one format, or of those that bits or nats come to."""
+    if settings.format is not None:
+        return plan(checkpoint, settings.format, settings.head, settings.gguf)
+    wanted = Wanted(settings.head, settings.gguf, settings.bits, settings.target_kl, most_bytes)
     return plan_as(checkpoint, allocate(checkpoint, wanted, ids), settings.gguf)
 
 
@@ -141,7 +171,9 @@ def asked(settings: QuantizeSettings) -> dict[str, Any]:
     """Return what the result is, as its config.json says."""
     if settings.bits is not None:
         return {"format": "mixed", "bits": settings.bits}
-    return {"format": settings.format or DEFAULT_FORMAT}
+    if settings.target_kl is not None:
+        return {"format": "mixed", "target_kl": settings.target_kl}
+    return {"format": settings.format}
 
 
 def fit(checkpoint: Checkpoint, targets: Sequence[Target], to_weights: bool) -> Fitting:

@@ -225,10 +225,18 @@ class QuantizeSettings(ComputeSettings, PackedSettings):
         None, TEXT, "directory to write, new or empty; with --gguf a new file", "-o"
     )
     format: str | None = knob(
-        None, choice(*QUANTIZED_FORMATS), "type of the matrices; without it and --bits, q4_0"
+        None,
+        choice(*QUANTIZED_FORMATS),
+        "type of the matrices; without it, --bits and --target-kl, what suits model and machine",
     )
     bits: float | None = knob(
         None, BITS, "bits per weight of the whole file: a type for each matrix, by what it loses"
+    )
+    target_kl: float | None = knob(
+        None,
+        ABOVE_0,
+        "nats of divergence from the source: the fewest bits that should lose no more, measured"
+        " on the calibration text; 0.02 is fine, 0.15 noticeable",
     )
     head: str | None = knob(
         None,

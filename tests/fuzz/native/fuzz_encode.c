@@ -5,9 +5,9 @@
 #include "../../native/pooled_models.h"
 #include "input.h"
 
-enum { MAX_TOKENS = 24, MAX_TEXTS = 12, MAX_FLOATS = MAX_TOKENS * 192, LEVELS = 5, KV_TYPES = 3, MAX_STEPS = 3 };
+enum { MAX_TOKENS = 24, MAX_TEXTS = 12, MAX_FLOATS = MAX_TOKENS * 192, LEVELS = 5, KV_TYPES = 5, MAX_STEPS = 3 };
 static const char* const isas[LEVELS] = {"scalar", "avx2", "avx512vnni", "avx512vbmi", NULL};
-static const lw_type kv_types[KV_TYPES] = {LW_F16, LW_F32, LW_I8};
+static const lw_type kv_types[KV_TYPES] = {LW_F16, LW_F32, LW_I8, LW_I4, LW_I8_I4};
 static lw_model* models[N_VARIANTS][LEVELS];
 static lw_session* references[N_VARIANTS][KV_TYPES];
 

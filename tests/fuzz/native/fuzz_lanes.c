@@ -196,8 +196,8 @@ static void attend(const lw_lane_ops* ops, lw_attention_job job, values out, boo
 }
 
 static void check_attention(fuzz_input* in) {
-    static const lw_type types[] = {LW_F16, LW_F32, LW_I8};
-    const lw_type type = types[take_below(in, 3)];
+    static const lw_type types[] = {LW_F16, LW_F32, LW_I8, LW_I4, LW_I8_I4};
+    const lw_type type = types[take_below(in, 5)];
     const uint32_t head_dim = 2 * (1 + take_below(in, 66)), kv_heads = 1 + take_below(in, 3);
     const uint32_t n_blocks = 1 + take_below(in, take_byte(in) < 240 ? 5 : MAX_BLOCKS);
     const cache c = make_cache(in, type, head_dim, kv_heads, n_blocks);
@@ -233,7 +233,8 @@ static void check_attention(fuzz_input* in) {
 static void check_store(fuzz_input* in) {
     const lw_attention_config config = {.n_kv_heads = 1, .head_dim = 2 * (1 + take_below(in, 128))};
     lw_kv_cache kv;
-    lw_kv_describe(&config, LW_I8, 1, &kv);
+    static const lw_type types[] = {LW_I8, LW_I4, LW_I8_I4};
+    lw_kv_describe(&config, types[take_below(in, 3)], 1, &kv);
     uint8_t* want = guarded_alloc(kv.block_bytes);
     kv.block.data = want;
     const lw_kv_view view = lw_kv_slot(&kv, 0);

@@ -19,18 +19,17 @@ typedef struct fuzzed {
 } fuzzed;
 
 static void open_session(fuzzed* f) {
-    static const lw_type kv_types[] = {LW_F16, LW_F32, LW_I8};
     f->config = (lw_session_config){.n_threads = 1 + take_below(f->in, 3),
                                     .n_blocks = MAX_GROUPS * BLOCKS,
                                     .max_batch_tokens = 1 + take_below(f->in, MAX_BATCH),
-                                    .kv_type = kv_types[take_below(f->in, 3)],
+                                    .kv_type = kv_types[take_below(f->in, KV_TYPES)],
                                     .max_adapter_rank = take_flag(f->in) ? TINY_MAX_RANK : 0,
                                     .observe_inputs = 1};
     f->config.max_batch_logits = 1 + take_below(f->in, MAX_LOGITS);
     if (f->config.max_batch_logits > f->config.max_batch_tokens)
         f->config.max_batch_logits = f->config.max_batch_tokens;
     const lw_model* model = tiny_model(f->variant, f->level);
-    if (tiny_variants[f->variant].kind == TINY_LATENT && f->config.kv_type == LW_I8) {
+    if (tiny_variants[f->variant].kind == TINY_LATENT && f->config.kv_type != LW_F16 && f->config.kv_type != LW_F32) {
         FUZZ_CHECK(lw_session_open(model, &f->config, &f->session) == LW_ERR_ARGUMENT, "latent rows of codes");
         f->config.kv_type = LW_F16;
     }

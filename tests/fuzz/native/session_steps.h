@@ -186,9 +186,14 @@ static inline void resolve(const one_step* s, sequence* sequences, const uint32_
     }
 }
 
+enum { KV_TYPES = 5 };
+static const lw_type kv_types[KV_TYPES] = {LW_F16, LW_F32, LW_I8, LW_I4, LW_I8_I4};
+
 static inline lw_session* reference_session(uint32_t variant, lw_type kv_type) {
-    static lw_session* sessions[TINY_VARIANTS][3];
-    lw_session** kept = &sessions[variant][kv_type == LW_F32 ? 0 : kv_type == LW_F16 ? 1 : 2];
+    static lw_session* sessions[TINY_VARIANTS][KV_TYPES];
+    uint32_t number = 0;
+    while (kv_types[number] != kv_type) ++number;
+    lw_session** kept = &sessions[variant][number];
     const lw_session_config config = {.n_threads = 1,
                                       .n_blocks = SEQUENCE_BLOCKS,
                                       .n_states = variant >= TINY_WITHOUT_STATES ? 1 : 0,
