@@ -8,6 +8,7 @@ from lanewise.loading.families import (
     arcee,
     bailing_moe,
     bert,
+    bitnet,
     cohere,
     cohere2,
     deberta_v2,
@@ -123,6 +124,7 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     seed_oss.FAMILY,
     arcee.FAMILY,
+    bitnet.FAMILY,
     internlm3.FAMILY,
     minicpm.FAMILY,
     minicpm3.FAMILY,
@@ -186,9 +188,6 @@ REASONS = {
     "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
         *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
     ),
-    "it has norms of what attention's output and the FFN's last matrix read": (
-        *("bitnet", "bitnet-25", "bitnet-b1.58"),
-    ),
     "it writes blocks of tokens by diffusion, which is not supported": (
         *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
     ),
@@ -211,6 +210,7 @@ OTHER_NAMES = {
     "qwen3_vl_moe_text": qwen3_moe.FAMILY,
 }
 OTHER_GGUF_NAMES = {
+    **dict.fromkeys(("bitnet-b1.58", "bitnet-25"), bitnet.FAMILY),
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
     "llama-embed": llama.BOTH_WAYS,
