@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
-from lanewise_quantizer.fit.activations import activated, capped, silu
+from lanewise_quantizer.fit.activations import activated, capped, clamped, silu
 from lanewise_quantizer.fit.attention import Attending
 from lanewise_quantizer.fit.experts import Read, mixed, shared
 from lanewise_quantizer.fit.latent import query_inputs
@@ -121,6 +121,8 @@ class Forward:
             gate += vectors.of[Role.FFN_GATE_BIAS]
         if isinstance(ffn, Gated) and ffn.activation == "capped":
             return capped(gate, up, ffn.limit)
+        if isinstance(ffn, Gated) and ffn.activation == "clamped":
+            return clamped(gate, up, ffn.limit, ffn.alpha)
         if isinstance(ffn, Gated) and ffn.activation != "silu":
             return activated(ffn, gate) * up
         return silu(gate, up)

@@ -38,7 +38,10 @@ def gated(c: Gated, own: Mapping[Role, Array], x: Array, behind: Inner) -> Array
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
-    inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
+    if c.activation == "clamped":
+        inner = clamped(gate, up, c.limit, c.alpha)
+    else:
+        inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
     result = behind(inner) @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
 
@@ -47,6 +50,12 @@ def capped(gate: Array, up: Array, limit: float) -> Array:
     """min(silu(gate), limit) times up within the limit; 0 is none."""
     limit = limit or np.inf
     return np.asarray(np.minimum(gate * sigmoid(gate), limit) * np.clip(up, -limit, limit))
+
+
+def clamped(gate: Array, up: Array, limit: float, alpha: float) -> Array:
+    """Of a gate at most the limit, and up within it."""
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return np.asarray(gate * sigmoid(alpha * gate) * (up + 1))
 
 
 def plain(c: Plain, own: Mapping[Role, Array], x: Array, behind: Inner) -> Array:
@@ -134,8 +143,7 @@ def activate(c: Experts, gate: Array | None, up: Array) -> Array:
         return capped(gate, up, c.limit)
     if c.activation != "clamped":
         return curve(c.activation, gate) * up
-    gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)
-    return gate * sigmoid(c.alpha * gate) * (up + 1)
+    return clamped(gate, up, c.limit, c.alpha)
 
 
 def largest(keys: Array, n: int) -> tuple[Array, float]:

@@ -189,10 +189,10 @@ class Gated:
 
     size: int
     bias: bool = False  # of gate, up and down
-    activation: str = "silu"  # one of FFN_CURVES, or "capped"
+    activation: str = "silu"  # one of FFN_CURVES, or "clamped" or "capped"
     down_bias: bool = False  # of down only; gate and up have none
-    limit: float = 0.0  # of "xielu" and "capped"
-    alpha: float = 0.0  # of "xielu"
+    limit: float = 0.0  # of "xielu", "clamped" and "capped"
+    alpha: float = 0.0  # of "xielu" and "clamped"
     inner_norm: bool = False  # what down reads goes through a norm first
 
 

@@ -53,6 +53,7 @@ from lanewise.loading.families import (
     minicpm,
     minicpm3,
     minimax_m2,
+    minimax_m3,
     ministral3,
     mistral,
     mistral4,
@@ -117,6 +118,7 @@ FAMILIES: tuple[Family, ...] = (
     ernie4_5_moe.FAMILY,
     olmoe.FAMILY,
     minimax_m2.FAMILY,
+    minimax_m3.FAMILY,
     bailing_moe.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
@@ -184,6 +186,8 @@ REASONS = {
         *("mimo_v2_flash", "mimo2"),
     ),
     "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
+    "its attention sees compressed texts, it has several residual streams and routers that look up"
+    " tokens, which are not supported": ("deepseek_v4", "deepseek4"),
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
     "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
         *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
@@ -202,6 +206,7 @@ OTHER_NAMES = {
     "gemma4_unified_text": gemma4.FAMILY,
     "bailing_moe_v2": bailing_moe.FAMILY,
     "kimi_k2": deepseek_v3.FAMILY,
+    "minimax_m3": minimax_m3.FAMILY,
     "step3p5": step3p7.FAMILY,
     "llama_bidirec": llama.BOTH_WAYS,
     "qwen3_5": qwen3_5.FAMILY,
