@@ -298,7 +298,7 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
     }
     if (v->layers == ROW_CODES) {
         a->inner_norm = out->ffn.inner_norm = out->row_codes = 1;
-        out->ffn.activation = layer == 0 ? LW_RELU_SQUARED : LW_SILU;
+        out->ffn.activation = layer == 0 ? LW_SILU : LW_RELU_SQUARED;
     }
     if (v->layers == FALLING) {
         a->alibi = layer == 0 ? 2 : 0;
