@@ -92,9 +92,18 @@ def layer_of_attention(rng: np.random.Generator, heads: tuple[int, int, int], ro
     attention = random_attention(rng, heads, ropes)
     biases = ffn.bias or attention.output_bias
     beside = random_state(rng) if rng.random() < 0.25 else None
+    if rng.random() < 0.2:
+        attention = replace(attention, inner_norm=True)
+    if isinstance(ffn, Gated) and rng.random() < 0.3:
+        ffn = replace(ffn, inner_norm=True)
     can_have_norms = isinstance(ffn, Gated) and not biases and beside is None
     result_norms = can_have_norms and bool(rng.random() < 0.5)
     return Layer(attention, ffn, result_norms=result_norms, state=beside)
+
+
+def has_inner_norm(layer: Layer) -> bool:
+    of_ffn = isinstance(layer.ffn, Gated) and layer.ffn.inner_norm
+    return of_ffn or (layer.attention is not None and layer.attention.inner_norm)
 
 
 def random_experts(rng: np.random.Generator) -> Experts:
@@ -148,7 +157,7 @@ def random_program(rng: np.random.Generator) -> ModelConfig:
     if all(layer.attention is None for layer in layers):
         layers.append(layer_of_attention(rng, heads, len(ropes)))
     norms = [x.result_norms or (x.attention and x.attention.qk_norm != "none") for x in layers]
-    plain_residual = any(norms)
+    plain_residual = any(norms) or any(has_inner_norm(layer) for layer in layers)
     return ModelConfig(
         architecture="random",
         hidden_size=32 * int(rng.integers(1, 6)),
@@ -168,6 +177,7 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
     """The same program with norms, wirings, caps and ends that few models have."""
     norm = "layer" if rng.random() < 0.3 and not config.has_states else "rms"
     norm_bias = norm == "layer" and bool(rng.random() < 0.5)
+    norm_bias = norm_bias and not any(has_inner_norm(layer) for layer in config.layers)
     plain_residual = config.residual_scale == 1.0
     changed = [further_layer(rng, layer, plain_residual) for layer in config.layers]
     if plain_residual and not norm_bias:

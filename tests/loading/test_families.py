@@ -25,12 +25,15 @@ from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.checkpoints.packed_checkpoint import read_config
 from lanewise.loading.writing.gguf_writer import metadata_of
 from lanewise.loading.writing.packed_writer import packed_config
+from lanewise_quantizer.storage import decode_rows
 from published_configs import CASES, CONTEXT
 
 
 def values_of(tensor: Tensor) -> np.ndarray:
     """The values in the order that the library has them in."""
-    values = np.frombuffer(tensor.data, np.float32).reshape(tensor.rows, tensor.cols)
+    stored = np.frombuffer(tensor.data, np.uint8).reshape(tensor.rows, -1)
+    table = None if tensor.table is None else np.frombuffer(tensor.table, np.int8)
+    values = decode_rows(tensor.type.name.lower(), stored, tensor.cols, table)
     if tensor.rope_heads:
         flat = values if tensor.rows > 1 else values.T
         halves = flat.reshape(tensor.rope_heads, -1, 2, flat.shape[1])

@@ -43,6 +43,50 @@ def test_ling_has_names_of_its_makers(tmp_path: Path) -> None:
     check_same(write_case("bailing_moe", tmp_path / "hf"), own)
 
 
+def names_of_m3(arrays: Arrays) -> Arrays:
+    """The tensors as the makers of MiniMax M3 publish them: each expert's, gate and up apart."""
+    found: Arrays = {}
+    for name, array in arrays.items():
+        name = name.replace("mlp.gate.e_score", "block_sparse_moe.e_score")
+        for part in ("experts", "gate", "shared_experts"):
+            name = name.replace(f".mlp.{part}.", f".block_sparse_moe.{part}.")
+        name = name.replace("self_attn.indexer.", "self_attn.index_")
+        if name.endswith("experts.gate_up_proj"):
+            for number, both in enumerate(array):
+                for part, half in zip(("w1", "w3"), np.split(both, 2), strict=True):
+                    found[f"{name.removesuffix('gate_up_proj')}{number}.{part}.weight"] = half
+        elif name.endswith("experts.down_proj"):
+            for number, down in enumerate(array):
+                found[f"{name.removesuffix('down_proj')}{number}.w2.weight"] = down
+        elif "gate_up_proj" in name:
+            for part, half in zip(("gate", "up"), np.split(array, 2), strict=True):
+                found[name.replace("gate_up", part)] = half
+        else:
+            found[name] = array
+    return found
+
+
+@pytest.mark.parametrize("name", ["minimax_m3", "minimax_m3_odd"])
+def test_minimax_m3_has_names_of_its_makers(name: str, tmp_path: Path) -> None:
+    model = family_model(name)
+    made = {key: np.ascontiguousarray(one) for key, one in names_of_m3(model.tensors).items()}
+    config = CASES[name] | {"model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"]}
+    own = write_model(replace(model, tensors=made), tmp_path / "own", config)
+    check_same(write_case(name, tmp_path / "hf"), own)
+
+
+def test_minimax_m3_takes_texts_of_which_its_queries_see_all(tmp_path: Path) -> None:
+    def context(case: str = "minimax_m3", **changes: Any) -> int:
+        with open_checkpoint(write_case(case, tmp_path / str(len(changes)), **changes)) as opened:
+            return opened.config.context_length
+
+    sparse = CASES["minimax_m3"]["sparse_attention_config"]
+    assert context() == 3 * 32
+    assert context(sparse_attention_config=sparse | {"sparse_topk_blocks": 9}) == 256
+    nowhere = sparse | {"sparse_attention_freq": [0, 0, 0]}
+    assert context(sparse_attention_config=nowhere, use_cache=True) == 256
+
+
 def with_a_guessing_layer(arrays: Arrays, name: str) -> Arrays:
     return arrays | {name: np.zeros((4, 4), np.float32)}
 
@@ -107,6 +151,10 @@ def test_lings_layers_that_guess_are_counted_in_gguf(tmp_path: Path) -> None:
     [
         ("minimax_m2", {"rotary_dim": 26}, "rotary_dim is 26; at most the head dimension, 24,"),
         ("minimax_m2", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; 'silu' is needed"),
+        ("minimax_m3", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; 'swigluoai' or 'silu' is"),
+        ("minimax_m3", {"use_gemma_norm": False}, "use_gemma_norm is False; True is needed"),
+        ("minimax_m3", {"n_shared_experts": 2}, "n_shared_experts is 2; 1 is needed"),
+        ("minimax_m3", {"moe_layer_freq": [0, 2, 1]}, "[0, 2, 1]; 3 values, each 0 or 1"),
         ("bailing_moe", {"use_qk_norm": None}, "use_qk_norm is None; true (models without"),
         ("bailing_moe", {"use_qkv_bias": True}, "use_qkv_bias is True; false (these biases"),
         ("bailing_moe", {"score_function": "softmax"}, "score_function is 'softmax'; 'sigmoid'"),

@@ -306,6 +306,9 @@ static void load_norms(lw_model* model, const variant* v, const lw_layer_config*
     load_vector(model, LW_ATTN_RESULT_NORM, l, v->hidden, 1.0f, c->result_norms);
     load_vector(model, LW_FFN_NORM, l, v->hidden, 1.0f, own);
     load_vector(model, LW_FFN_NORM_BIAS, l, v->hidden, 0.1f, own && biases);
+    load_vector(model, LW_ATTN_INNER_NORM, l, c->attention.n_heads * c->attention.head_dim, 1.0f,
+                c->attention.inner_norm);
+    load_vector(model, LW_FFN_INNER_NORM, l, c->ffn.size, 1.0f, c->ffn.inner_norm);
     load_vector(model, LW_FFN_RESULT_NORM, l, v->hidden, 1.0f, c->result_norms);
 }
 

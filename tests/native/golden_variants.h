@@ -42,7 +42,8 @@ enum {
     LATENT,
     INDEXED,
     FALLING,
-    OWN_NORMS
+    OWN_NORMS,
+    ROW_CODES
 };
 
 // The layer that has a state; the other one has attention. Of BOTH both have both.
@@ -141,6 +142,9 @@ static const variant variants[] = {
     {"f32 latent", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, LATENT},
     {"q8_0 index", LW_Q8_0, LW_Q8_0, 192, 352, 20, 1, 64, 0, true, false, false, false, false, LW_F16, NULL, INDEXED},
     {"f32 index", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL, INDEXED},
+    {"cb2 row codes", LW_CB2, LW_Q8_0, 256, 352, 4, 1, 64, 0, true, false, false, false, false, LW_F16, NULL,
+     ROW_CODES},
+    {"f32 row codes", LW_F32, LW_F32, 60, 100, 3, 3, 20, 0, false, false, false, false, false, LW_F32, NULL, ROW_CODES},
 };
 
 static uint32_t state_layer(const variant* v) { return v->layers == SSDS; }
@@ -294,6 +298,10 @@ static void change_layer(const variant* v, uint32_t layer, lw_layer_config* out)
         out->ffn.shared_size = 96;
         out->ffn.activation = LW_GELU_TANH;
         out->ffn.own_norms = out->result_norms = 1;
+    }
+    if (v->layers == ROW_CODES) {
+        a->inner_norm = out->ffn.inner_norm = out->row_codes = 1;
+        out->ffn.activation = layer == 0 ? LW_SILU : LW_RELU_SQUARED;
     }
     if (v->layers == FALLING) {
         a->alibi = layer == 0 ? 2 : 0;

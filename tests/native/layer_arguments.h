@@ -155,6 +155,10 @@ static void test_layers(void) {
     SPOILT((f->own_norms = good.layers[1].result_norms = 1, f->shared_size = 0),
            "own_norms is 1, must be 0 with biases, a gate of the shared expert or without one");
     SPOILT(a->sinks = 2, "layer 1: sinks is 2");
+    SPOILT(a->inner_norm = 2, "layer 1: inner_norm is 2, must be 0 to 1");
+    SPOILT(f->inner_norm = 1, "layer 1 FFN: inner_norm is 1, must be 0");
+    SPOILT(good.layers[1].row_codes = 1, "layer 1 FFN: row_codes is 1, must be 0");
+    SPOILT((good.layers[0].row_codes = 1, good.layers[0].attn_norm_replaces = 1), "row_codes is 1, must be 0");
     SPOILT(a->output_bias = 7, "layer 1: output_bias is 7");
     SPOILT(a->score_scale = NAN, "layer 1: score_scale is nan");
     SPOILT(a->position_beta = 0.5f, "layer 1: position_original is 0");

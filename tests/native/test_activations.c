@@ -105,6 +105,33 @@ static void test_quantize(lw_level level) {
     report(right, lw_level_names[level], "codes, scales, totals, sums and outliers of 200 batches");
 }
 
+// With a peak, all groups have its scale, and there are no outliers.
+static void test_peak(lw_level level) {
+    const lw_lane_ops* ops = lw_level_lane_ops[level];
+    uint64_t rng = 11;
+    bool right = true;
+    for (int turn = 0; turn < 50; ++turn) {
+        const size_t cols = (size_t)random_between(&rng, 1, MAX_COLS), rows = (size_t)random_between(&rng, 1, MAX_ROWS);
+        plain_activations plain = plain_activations_make(rows, cols, EDGE_CASES, &rng);
+        lw_activations a = pack_activations(&plain, rows, lw_level_layouts[level]);
+        for (size_t row = 0; row < rows; ++row) {
+            float* x = plain.f32 + row * cols;
+            for (size_t i = 0; i < cols; ++i) x[i] = (float)random_between(&rng, 0, 2000) / 1000.0f - 1.0f;
+            x[(size_t)random_between(&rng, 0, cols - 1)] = a.peak = 40.0f + (float)row;
+            right = ops->quantize(&a, row, 0, a.segments, x) && right;
+            for (size_t k = 0; k < cols; ++k) {
+                const float code = rintf(x[k] * (127.0f / a.peak));
+                right = right && a.q[lw_q_offset(&a, row, k)] == (int8_t)code;
+                right = right && a.scale[lw_scale_offset(&a, row, k / LW_GROUP)] == a.peak / 127.0f;
+            }
+            for (size_t s = 0; s < a.segments; ++s) right = right && a.outlying[row * a.segments + s] == 0;
+        }
+        activations_free(&a);
+        plain_activations_free(&plain);
+    }
+    report(right, lw_level_names[level], "codes of rows with one scale");
+}
+
 // One weight in f32, read from a panel.
 static float weight_at(const lw_matrix* w, size_t output, size_t k) {
     const uint8_t* panel = w->data + output / LW_PANEL * w->panel_bytes;
@@ -251,6 +278,7 @@ int main(int argc, char** argv) {
             continue;
         }
         test_quantize((lw_level)level);
+        test_peak((lw_level)level);
         test_outliers((lw_level)level);
         test_curves((lw_level)level);
         test_scalings((lw_level)level);

@@ -22,7 +22,11 @@ from published_configs import CASES, VOCAB, Config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "families"
 # Of F32, which transformers computes as exactly as we do.
-CASE_NAMES = tuple(name for name in CASES if "quantization_config" not in CASES[name])
+CASE_NAMES = tuple(
+    name
+    for name, config in CASES.items()
+    if config.get("quantization_config", {}).get("quant_method", "bitnet") == "bitnet"
+)
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -84,7 +88,31 @@ def family_model(name: str) -> FamilyModel:
 def model_of(name: str, written: Mapping[str, Any]) -> FamilyModel:
     """Return a model of the config and the shapes of tensors that transformers writes."""
     tensors = {key: values_of(key, tuple(shape)) for key, shape in written["tensors"].items()}
+    for key in [key for key in tensors if key.endswith(".weight_scale")]:
+        make_ternary(tensors, key.removesuffix("_scale"), written["config"])
     return FamilyModel(name, written["config"], tensors)
+
+
+def make_ternary(tensors: Arrays, name: str, config: Config) -> None:
+    """Turn a matrix into codes of BitNet, four rows in a byte, with a scale that is exact."""
+    thirds = np.floor(tensors[name] / np.abs(tensors[name]).max() * 1.5 + 1.5).clip(0, 2)
+    shape = (4, tensors[name].shape[0], tensors[name].shape[1])
+    codes = np.stack([np.roll(thirds, i, axis=1) for i in range(4)]).reshape(shape).astype(np.uint8)
+    tensors[name] = sum(codes[i] << np.uint8(2 * i) for i in range(4)).astype(np.uint8)
+    size = 2.0 ** -round(np.log2(np.sqrt(shape[2]) / 2))
+    divides = config["quantization_config"].get("linear_class", "bitlinear") == "bitlinear"
+    tensors[f"{name}_scale"] = np.array([1 / size if divides else 1.25 * size], np.float32)
+
+
+def ternary_floats(tensors: Arrays) -> Arrays:
+    """Return the tensors of BitNet with the products of codes and scales."""
+    found = {name: array for name, array in tensors.items() if not name.endswith("weight_scale")}
+    for name in found:
+        if f"{name}_scale" in tensors:
+            parts = [(found[name] >> np.uint8(2 * i) & np.uint8(3)) for i in range(4)]
+            codes = np.concatenate(parts).astype(np.float32) - 1
+            found[name] = codes * tensors[f"{name}_scale"]
+    return found
 
 
 def write_case(name: str, folder: Path, **changes: Any) -> Path:

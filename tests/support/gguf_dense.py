@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from family_models import Arrays
+from family_models import Arrays, ternary_floats
 from gguf_conversion import Conversion
 from published_configs import Config
 
@@ -52,6 +52,19 @@ def minicpm_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def bitnet_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Matrices as floats, as the converter has them, and the names that gguf-py knows."""
+    del config
+    names = {"attn_sub_norm": "inner_attn_ln", "ffn_sub_norm": "ffn_layernorm"}
+    found: Arrays = {}
+    for name, array in ternary_floats(arrays).items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        found[name] = np.asarray(array)
+    return found
+
+
+BITNET = {"named_as": "bitnet", "reshape": bitnet_arrays}
 GLM = Conversion("glm4")
 DENSE: dict[str, Conversion] = {
     "gemma": Conversion("gemma", reshape=with_ones),
@@ -59,6 +72,9 @@ DENSE: dict[str, Conversion] = {
     "glm": Conversion("chatglm"),
     "glm4": GLM,
     "glm4_yarn": GLM,
+    "bitnet": Conversion("bitnet-b1.58", **BITNET),
+    "bitnet_narrow": Conversion("bitnet-25", **BITNET),
+    "bitnet_odd": Conversion("bitnet", **BITNET),
     "arcee": Conversion("arcee", permuted=True),
     "internlm3": Conversion("llama", permuted=True),
     "minicpm": Conversion("minicpm", permuted=True, metadata=minicpm_metadata),

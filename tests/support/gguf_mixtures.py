@@ -19,6 +19,52 @@ def minimax_metadata(config: Config) -> dict[str, Any]:
     }
 
 
+def minimax_m3_metadata(config: Config) -> dict[str, Any]:
+    return expert_metadata(config) | {
+        "feed_forward_length": config["dense_intermediate_size"],
+        "expert_gating_func": 2,
+        "expert_feed_forward_length": config["intermediate_size"],
+        "expert_weights_norm": True,
+        "expert_weights_scale": config["routed_scaling_factor"],
+        "expert_shared_count": 1,
+        "leading_dense_block_count": config["mlp_layer_types"].index("sparse"),
+        "rope.dimension_count": config["rotary_dim"],
+        "attention.indexer.head_count": config["index_n_heads"],
+        "attention.indexer.key_length": config["index_head_dim"],
+        "attention.indexer.top_k": config["index_topk_blocks"],
+        "attention.indexer.block_size": config["index_block_size"],
+        "attention.indexer.local_blocks": config["index_local_blocks"],
+    }
+
+
+M3_NAMES = {
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_experts.down_proj.weight": "ffn_down_shexp",
+    "mlp.down_proj.weight": "ffn_down",
+}
+
+
+def minimax_m3_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Norms one larger; gate, up and the index by the names of the file."""
+    found: Arrays = {}
+    for name, array in bias_of_choice(arrays, config).items():
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        if name.endswith("norm.weight"):
+            array = array + np.float32(1)
+        if "self_attn.indexer." in name:
+            found[f"blk.{layer}.{rest.removeprefix('self_attn.')}"] = np.asarray(array)
+            continue
+        if name.endswith("gate_up_proj.weight"):
+            ending = "_shexp" if "shared" in name else ""
+            for part, half in zip(("gate", "up"), np.split(array, 2), strict=True):
+                found[f"blk.{layer}.ffn_{part}{ending}.weight"] = np.asarray(half)
+            continue
+        own = M3_NAMES.get(rest)
+        found[f"blk.{layer}.{own}.weight" if own else name] = np.asarray(array)
+    return found
+
+
 def granite_swa_metadata(config: Config) -> dict[str, Any]:
     return (
         granite_metadata(config)
@@ -196,6 +242,12 @@ def step_arrays(arrays: Arrays, config: Config) -> Arrays:
 LAGUNA = {"named_as": "dots1", "reshape": laguna_arrays}
 MIXTURES: dict[str, Conversion] = {
     "minimax_m2": Conversion("minimax-m2", reshape=bias_of_choice, metadata=minimax_metadata),
+    "minimax_m3_odd": Conversion(
+        "minimax-m3",
+        named_as="minimax-m2",
+        reshape=minimax_m3_arrays,
+        metadata=minimax_m3_metadata,
+    ),
     "bailing_moe": Conversion("bailingmoe2", reshape=bailing_arrays, metadata=bailing_metadata),
     "step3p7": Conversion("step35", reshape=step_arrays, metadata=step_metadata),
     "mellum": Conversion("mellum", named_as="qwen3moe", metadata=mellum_metadata),

@@ -26,6 +26,7 @@ from lanewise.text.answers.thinking import (
     APERTUS_THINK,
     COMMAND_THINK,
     GEMMA_THINK,
+    MINIMAX_THINK,
     MISTRAL_THINK,
     SEED_THINK,
     THINK,
@@ -70,6 +71,7 @@ def test_published_templates(name, calls, thinking):
         ('{{ tools }}<|START_ACTION|>"tool_name"<|END_THINKING|>', COMMAND, COMMAND_THINK),
         ("{{ tools }}<tool_calls>[{</tool_calls></think>", HUNYUAN, THINK),
         ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
+        ("{{ tools }}]<]minimax[>[<tool_call></mm:think>", GENERIC, MINIMAX_THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "```json</think>", DEEPSEEK, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "</think>", DEEPSEEK_V31, THINK),
         (DEEPSEEK.begin + "```json", GENERIC, None),  # only what was called is shown

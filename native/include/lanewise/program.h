@@ -55,6 +55,8 @@ typedef struct lw_attention_config {
     uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
                                  // one such number
     uint32_t gate_softplus;      // 1: by softplus, ln(1 + exp(LW_ATTN_GATE x)); only with an output_gate
+    uint32_t inner_norm;         // 1: the results of all heads together go through LW_ATTN_INNER_NORM, by the model's
+                                 // kind of norm without a bias, before LW_ATTN_OUTPUT; not in latent attention
     float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
@@ -151,7 +153,8 @@ typedef struct lw_ffn_config {
     uint32_t bias;       // 1: gate, up and down have biases, also in experts
     uint32_t down_bias;  // 1: down has a bias, whatever `bias` says; experts without biases add it to their sum
     lw_activation activation;
-    float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
+    float limit, alpha;   // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
+    uint32_t inner_norm;  // 1: what down reads goes through LW_FFN_INNER_NORM first; LW_FFN_GATED only
     // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // experts chosen for each token, at most 64
@@ -218,6 +221,9 @@ typedef struct lw_layer_config {
     // and the most output, of Q, K, V, attention's output, gate, up and down in turn. Only in towers with result_norms,
     // a gated FFN and no biases.
     uint32_t clamps;
+    // 1: what the layer's matrices read is rounded to codes of eight bits with one scale for the row (BitNet), whatever
+    // their types are. Only with attention that is not latent and an FFN without experts, of generative models.
+    uint32_t row_codes;
 } lw_layer_config;
 
 enum { LW_CLAMPED_MATRICES = 7 };

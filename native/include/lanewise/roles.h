@@ -128,5 +128,8 @@ typedef enum lw_role {
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,
     LW_ATTN_POSITION_QUERIES = 103,
-    LW_ROLE_COUNT = 104
+    // Once per layer with an inner_norm; 104 to 123 are not used.
+    LW_ATTN_INNER_NORM = 124,  // (1, n_heads * head_dim)
+    LW_FFN_INNER_NORM = 125,   // (1, size)
+    LW_ROLE_COUNT = 126
 } lw_role;

@@ -1,6 +1,7 @@
 // Functions on rows that all parts of a step use: norms, codes, products.
 #include "graph/worker.h"
 
+#include <math.h>
 #include <string.h>
 
 lw_activations lw_activations_at(const lw_worker* w, size_t rows, size_t cols, const lw_codes* codes, size_t place,
@@ -37,6 +38,29 @@ void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, siz
                           const float* values) {
     if (!w->ops->quantize(x, row, first, n, values)) lw_note_non_finite(w);
     clear_partner(x, row, first, n);
+}
+
+enum { CODE_LIMIT = 127 };
+
+// The largest magnitude of a row, at least 1e-5. What is no number is told when codes are made.
+static float peak_of(const float* values, size_t n) {
+    float peak = 1e-5f;
+    for (size_t i = 0; i < n; ++i) peak = fabsf(values[i]) > peak ? fabsf(values[i]) : peak;
+    return peak;
+}
+
+// What the codes of the values stand for.
+static void round_values(float* values, size_t n, float peak) {
+    const float scale = peak / CODE_LIMIT, inverse = CODE_LIMIT / peak, magic = 12582912.0f;
+    for (size_t i = 0; i < n; ++i) values[i] = ((values[i] * inverse + magic) - magic) * scale;
+}
+
+void lw_quantize_row(lw_worker* w, const lw_activations* x, size_t row, float* values, lw_row_codes as,
+                     bool quantized) {
+    lw_activations by = *x;
+    if (as.whole) by.peak = peak_of(values, x->cols);
+    if (quantized) lw_quantize_segments(w, &by, row, 0, x->segments, values);
+    if (as.floats) round_values(values, x->cols, by.peak);
 }
 
 static void copy_segment(const lw_activations* out, size_t at, const lw_activations* x, size_t row, size_t segment) {
@@ -123,7 +147,7 @@ static void normalize_row(lw_worker* w, const lw_activations* out, size_t row, l
         memcpy(normed, of, n * sizeof(float));
     if (by.order != NULL) lw_put_in_order(values, normed, by.order, n);
     for (size_t i = 0; by.scale != 1 && i < n; ++i) values[i] *= by.scale;
-    if (quantized) lw_quantize_segments(w, out, row, 0, out->segments, values);
+    if (quantized || by.codes.floats) lw_quantize_row(w, out, row, values, by.codes, quantized);
 }
 
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized) {

@@ -71,6 +71,13 @@ lw_activations lw_activations_at(const lw_worker* w, size_t rows, size_t cols, c
 // Quantizes segments first .. first + n - 1 of one row.
 void lw_quantize_segments(lw_worker* w, const lw_activations* x, size_t row, size_t first, size_t n,
                           const float* values);
+// How a layer's matrices read a row: by codes with one scale for the row, and some of them by floats, rounded alike.
+typedef struct lw_row_codes {
+    bool whole, floats;
+} lw_row_codes;
+
+// The same for a whole row, as its readers want it; rounds `values` if some of them are to be read.
+void lw_quantize_row(lw_worker* w, const lw_activations* x, size_t row, float* values, lw_row_codes as, bool quantized);
 // Copies the codes of row `row` of x to row `at` of `out`. Both have the same number of inputs, but may differ in
 // layout.
 void lw_copy_codes(const lw_activations* out, size_t at, const lw_activations* x, size_t row);
@@ -83,6 +90,7 @@ typedef struct lw_norm {
     bool replaces;
     const float* of;  // rows to normalize; NULL: the residual stream
     float eps;        // 0: the model's
+    lw_row_codes codes;
 } lw_norm;
 
 // The norm before a layer's mixers, with the order of their inputs. The norm before the layer's FFN.
@@ -114,6 +122,14 @@ static inline bool lw_any_reads_codes(const lw_worker* w, const lw_matrix* const
     for (size_t i = 0; i < n; ++i)
         if (lw_reads_codes(w, matrices[i])) return true;
     return false;
+}
+
+// How these matrices of a layer read rows.
+static inline lw_row_codes lw_codes_for(const lw_worker* w, const lw_layer* layer, const lw_matrix* const* matrices,
+                                        size_t n) {
+    lw_row_codes as = {.whole = layer->config.row_codes};
+    for (size_t i = 0; as.whole && i < n; ++i) as.floats |= matrices[i]->rows > 0 && !lw_reads_codes(w, matrices[i]);
+    return as;
 }
 
 static inline lw_product lw_product_of_rows(const lw_worker* w, const lw_matrix* matrix, size_t rows, float* out,

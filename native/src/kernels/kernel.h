@@ -81,6 +81,7 @@ typedef struct lw_activations {
     const lw_outlier* outliers;  // [rows][segments][LW_SEGMENT_GROUPS]; only groups whose bit is set have an entry
     const float* f32;            // row r at f32 + r * f32_stride
     size_t f32_stride;           // cols, unless the rows are columns of wider rows
+    float peak;                  // for lw_lane_ops.quantize: 0, or what all groups take for their largest magnitude
 } lw_activations;
 
 // The stride is an odd number of segments: a kernel walks one segment of many rows, which then spread over all cache

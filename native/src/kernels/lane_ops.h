@@ -180,7 +180,7 @@ typedef struct lw_lane_ops {
     // whole segments), scale, totals, sums unless NULL, and outliers. Returns false when a value is not finite. In each
     // group, a value of more than eight times the magnitude of any other is an outlier and is taken out. `peak` is the
     // largest magnitude of the rest; the scale is peak / 127; a code is x * (127 / peak) rounded to nearest even. If
-    // peak is below 1e-30 all codes are zero.
+    // peak is below 1e-30 all codes are zero. With an x->peak, this is the peak of every group, and there are no outliers.
     bool (*quantize)(const lw_activations* x, size_t row, size_t first, size_t n, const float* values);
     // Adds the products of outliers to outputs [32 * panel, 32 * panel + 32). `scratch` is a kernel's.
     void (*add_outliers)(const lw_matrix* w, const lw_activations* x, size_t panel, lw_output out, void* scratch);

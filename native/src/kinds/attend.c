@@ -244,14 +244,14 @@ static const lw_tiling* tiling_of(const lw_session* s, uint32_t index) {
     return &own->layers[own->layers[index].tiling_of].tiling;
 }
 
-// If each job's results are whole segments and no rows are dropped after this layer, the thread that computed the
-// results also quantizes them.
+// If each job's results are whole segments, need nothing of other jobs, and no rows are dropped after this layer, the
+// thread that computed the results also quantizes them.
 bool lw_attend_makes_codes(const lw_worker* w, uint32_t index) {
     const lw_layer* layer = &w->model->layers[index];
     const lw_attention_config* c = &layer->config.attention;
     const size_t job_cols = c->n_heads / tiling_of(w->s, index)->jobs * lw_result_dim(c);
     return c->latent_rank == 0 && lw_reads_codes(w, &layer->attn_output) && layer->attn_output_order == NULL &&
-           job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
+           !c->inner_norm && !layer->config.row_codes && job_cols % LW_SEGMENT == 0 && index != w->model->last_mixer;
 }
 
 // Columns of one job's queries and results.

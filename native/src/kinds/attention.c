@@ -66,6 +66,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "output_bias", c->output_bias));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "output_gate", c->output_gate, 0, 2));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "gate_softplus", c->gate_softplus, 0, c->output_gate > 0));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "inner_norm", c->inner_norm, 0, c->latent_rank == 0 && !model->norm_bias));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "sinks", c->sinks));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "alibi", c->alibi, 0, 2));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "distances", c->distances, 0, 1 << 16));
@@ -127,6 +128,8 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
             return LW_VECTOR(k_norm, "attention K norm", whole ? kv : c->head_dim, own && norm);
         case LW_ATTN_OUTPUT:
             return LW_MATRIX(attn_output, "attention output", hidden, outputs, here);
+        case LW_ATTN_INNER_NORM:
+            return LW_VECTOR(attn_inner_norm, "norm of what attention output reads", outputs, c->inner_norm);
         case LW_ATTN_OUTPUT_BIAS:
             return LW_VECTOR(attn_output_bias, "attention output bias", hidden, c->output_bias);
         case LW_ATTN_SINKS:
@@ -347,21 +350,25 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     lw_end_phase(w, LW_OP_ROTATE);
 }
 
-// The input of the output projection: attention's result in the matrix's input order, and its codes unless lw_attend
-// has made them.
+// The input of the output projection: attention's result behind its norm, if it has one, in the matrix's input order,
+// and its codes unless lw_attend has made them.
 static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool have_codes) {
     const size_t cols = layer->attn_output.cols;
-    const float* order = layer->attn_output_order;
-    const bool quantized = lw_reads_codes(w, &layer->attn_output);
+    const float *order = layer->attn_output_order, *norm = layer->attn_inner_norm;
+    const lw_matrix* reader = &layer->attn_output;
+    const bool quantized = lw_reads_codes(w, reader);
+    const lw_row_codes as = lw_codes_for(w, layer, &reader, 1);
     const lw_attention_own* own = lw_attention_of(w->s);
     float* values = order != NULL ? own->q : own->attn;  // the queries are no longer needed
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
-    if (have_codes || (order == NULL && !quantized)) return out;
+    if (have_codes || (order == NULL && norm == NULL && !as.floats && !quantized)) return out;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
-        if (order != NULL) lw_put_in_order(values + row * cols, own->attn + row * cols, order, cols);
-        if (quantized) lw_quantize_segments(w, &out, row, 0, out.segments, values + row * cols);
-        lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL ? 2 * cols : cols, quantized ? cols : 0);
+        float* result = own->attn + row * cols;
+        if (norm != NULL) lw_normalize_row(w, result, result, norm, NULL, cols);
+        if (order != NULL) lw_put_in_order(values + row * cols, result, order, cols);
+        if (quantized || as.floats) lw_quantize_row(w, &out, row, values + row * cols, as, quantized);
+        lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL || norm != NULL ? 2 * cols : cols, quantized ? cols : 0);
     }
     lw_end_phase(w, LW_OP_ATTN_CODES);
     return out;

@@ -26,6 +26,8 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "bias", c->bias));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "down_bias", c->down_bias, 0, c->kind != LW_FFN_EXPERTS || !c->bias));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "own_norms", c->own_norms, 0, c->kind == LW_FFN_EXPERTS));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(&at, "inner_norm", c->inner_norm, 0, c->kind == LW_FFN_GATED && !model->norm_bias));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
     const bool capped = c->activation == LW_CAPPED;
     const lw_activation last = capped ? LW_CAPPED : c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
@@ -58,6 +60,8 @@ static lw_tensor_spec gated_tensor(const lw_model_config* model, const lw_layer_
             return LW_MATRIX(up, "FFN up", c->size, hidden, here);
         case LW_FFN_DOWN:
             return LW_MATRIX(down, "FFN down", hidden, c->size, here);
+        case LW_FFN_INNER_NORM:
+            return LW_VECTOR(ffn_inner_norm, "norm of what FFN down reads", c->size, c->inner_norm);
         case LW_FFN_GATE_BIAS:
             return LW_VECTOR(gate_bias, "FFN gate bias", c->size, gated && bias);
         case LW_FFN_UP_BIAS:
@@ -199,6 +203,25 @@ static void take_ffn(lw_session* s, lw_parts* parts) {
     own->run_panels_done = lw_take(parts, segments * LW_MAX_CUTS * sizeof *own->run_panels_done);
 }
 
+// Whether what down reads is made row by row, when all of a row is there.
+static bool needs_whole_rows(const lw_layer* layer) { return layer->ffn_inner_norm != NULL || layer->config.row_codes; }
+
+// The norm before the down projection, and its codes.
+static void finish_rows(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
+    const lw_matrix* reader = &layer->down;
+    const bool quantized = lw_reads_codes(w, reader);
+    const lw_row_codes as = lw_codes_for(w, layer, &reader, 1);
+    const size_t n = x->cols;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        float* values = (float*)x->f32 + row * n;
+        if (layer->ffn_inner_norm != NULL) lw_normalize_row(w, values, values, layer->ffn_inner_norm, NULL, n);
+        if (quantized || as.floats) lw_quantize_row(w, x, row, values, as, quantized);
+        lw_charge_row(w, LW_OP_ACTIVATE, 2 * n, quantized ? n : 0);
+    }
+    lw_end_phase(w, LW_OP_ACTIVATE);
+}
+
 // Returns the input of the down projection.
 static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
     const bool plain = layer->config.ffn.kind == LW_FFN_PLAIN;
@@ -218,7 +241,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
                     .runs_done = ((const ffn_own*)w->s->of_kind[LW_KIND_FFN])->run_panels_done,
                     .cuts = lw_cut_rows(w->rows, panels, w->s->threads),
                     .run = lw_run_of(w->rows),
-                    .quantized = lw_reads_codes(w, &layer->down),
+                    .quantized = lw_reads_codes(w, &layer->down) && !needs_whole_rows(layer),
                     .limit = layer->config.ffn.limit};
     if (!plain) {
         g.gate = lw_adapted_product_at(w, &layer->gate, w->b->gate, false, LW_ADAPTED_GATE);
@@ -230,6 +253,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
     while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
     lw_count_products(w, matrices, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);
+    if (needs_whole_rows(layer)) finish_rows(w, layer, &g.out);
     return g.out;
 }
 
@@ -246,13 +270,15 @@ static void add_down_bias(lw_worker* w, const float* bias) {
 
 static void run_ffn(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_matrix* inputs[] = {&layer->gate, &layer->up};
-    const lw_norm by = lw_norm_before_ffn(w, layer, layer->ffn_input_order);
-    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, 2));
+    const size_t n = 2;
+    lw_norm by = lw_norm_before_ffn(w, layer, layer->ffn_input_order);
+    by.codes = lw_codes_for(w, layer, inputs, n);
+    const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, by, lw_any_reads_codes(w, inputs, n));
     lw_observe(w, LW_OP_GATE_UP, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_GATE_UP, index, LW_ADAPTED_GATE, 2, lw_inputs_of(&x));
     const lw_activations values = gate_up(w, layer, &x);
     lw_inputs activated = lw_inputs_of(&values);
-    if (lw_reads_codes(w, &layer->down)) {
+    if (lw_reads_codes(w, &layer->down) && !needs_whole_rows(layer)) {
         activated.row_stride = LW_SEGMENT;
         activated.segment_stride = w->rows * LW_SEGMENT;
     }

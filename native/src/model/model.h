@@ -44,6 +44,7 @@ typedef struct lw_layer {
     // Experts with own_norms: [hidden_size] each, but router_scales [n_experts].
     float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
     float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
+    float *attn_inner_norm, *ffn_inner_norm;            // [outputs of all heads], [size]
     float* sinks;                                       // [n_heads]
     float* distances;                                   // [n_heads][2 * distances + 1]
     float *position_keys, *position_queries;            // [n_heads][head_dim][2 * distances + 1]

@@ -94,7 +94,8 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES);
+           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES) ||
+           (role >= LW_ATTN_INNER_NORM && role <= LW_FFN_INNER_NORM);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -160,6 +161,7 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ATTN_POSITION_KEYS,
                                       LW_ATTN_POSITION_QUERIES,
                                       LW_ATTN_GATE,
+                                      LW_ATTN_INNER_NORM,
                                       LW_ATTN_OUTPUT,
                                       LW_ATTN_OUTPUT_BIAS,
                                       LW_STATE_IN,
@@ -180,6 +182,7 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_FFN_RESULT_NORM,
                                       LW_FFN_GATE,
                                       LW_FFN_UP,
+                                      LW_FFN_INNER_NORM,
                                       LW_FFN_DOWN,
                                       LW_FFN_GATE_BIAS,
                                       LW_FFN_UP_BIAS,
@@ -217,7 +220,9 @@ static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_B
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) == LW_ROLE_COUNT,
+enum { UNUSED_ROLES = LW_ATTN_INNER_NORM - LW_ATTN_POSITION_QUERIES - 1 };
+_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) + UNUSED_ROLES ==
+                   LW_ROLE_COUNT,
                "each role stands in one of the lists");
 
 typedef struct tensor_list {

@@ -23,7 +23,8 @@ void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
         if (k->first_adapted + k->n_adapted > end) end = k->first_adapted + k->n_adapted;
     }
     for (size_t i = 0; i < n; ++i) matrices[i] = inputs[i].matrix;
-    const lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
+    lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
+    by.codes = lw_codes_for(w, layer, matrices, n);
     const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, (lw_adapted)first, end - first, lw_inputs_of(&x));

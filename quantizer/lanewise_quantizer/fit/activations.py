@@ -57,6 +57,13 @@ def capped(gate: Floats, up: Floats, limit: float) -> Floats:
     return np.asarray(np.minimum(gate * sigmoid(gate), most) * np.clip(up, -most, most))
 
 
+def clamped(gate: Floats, up: Floats, limit: float, alpha: float) -> Floats:
+    """gate * sigmoid(alpha gate) * (up + 1) of a gate at most the limit, and up within it."""
+    most = np.float32(limit)
+    gate, up = np.minimum(gate, most), np.clip(up, -most, most)
+    return np.asarray(gate * sigmoid(np.float32(alpha) * gate) * (up + np.float32(1)))
+
+
 def relu_squared(x: Floats) -> Floats:
     """max(x, 0)^2."""
     positive = np.maximum(x, np.float32(0))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts
-from lanewise_quantizer.fit.activations import activated, capped, sigmoid, silu
+from lanewise_quantizer.fit.activations import activated, capped, clamped, sigmoid, silu
 
 Floats = npt.NDArray[np.float32]
 Vectors = Mapping[Role, Floats]
@@ -142,9 +142,7 @@ def activate(ffn: Experts, gate: Floats | None, up: Floats) -> Floats:
         return capped(gate, up, ffn.limit)
     if ffn.activation != "clamped":
         return activated(ffn, gate) * up
-    limit = np.float32(ffn.limit)
-    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
-    return gate * sigmoid(np.float32(ffn.alpha) * gate) * (up + np.float32(1))
+    return clamped(gate, up, ffn.limit, ffn.alpha)
 
 
 def softmax(x: Floats) -> Floats:

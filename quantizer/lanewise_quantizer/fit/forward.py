@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
-from lanewise_quantizer.fit.activations import activated, capped, silu
+from lanewise_quantizer.fit.activations import activated, capped, clamped, silu
 from lanewise_quantizer.fit.attention import Attending
 from lanewise_quantizer.fit.experts import Read, mixed, shared
 from lanewise_quantizer.fit.latent import query_inputs
@@ -121,6 +121,8 @@ class Forward:
             gate += vectors.of[Role.FFN_GATE_BIAS]
         if isinstance(ffn, Gated) and ffn.activation == "capped":
             return capped(gate, up, ffn.limit)
+        if isinstance(ffn, Gated) and ffn.activation == "clamped":
+            return clamped(gate, up, ffn.limit, ffn.alpha)
         if isinstance(ffn, Gated) and ffn.activation != "silu":
             return activated(ffn, gate) * up
         return silu(gate, up)
@@ -141,11 +143,17 @@ class Forward:
         if role == Role.PER_LAYER_OUT:
             return self.of_its_own(states, weights, vectors)
         if role in (Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN):
-            normed = self.norm(x, vectors.ffn_norm)
-            return self.gated(normed, weights, vectors) if role == Role.FFN_DOWN else normed
-        normed = self.norm(x, vectors.attn_norm)
+            normed = as_codes(self.norm(x, vectors.ffn_norm), vectors)
+            if role != Role.FFN_DOWN:
+                return normed
+            inner = self.gated(normed, weights, vectors)
+            inner = self.norm(inner, Norm(vectors.of.get(Role.FFN_INNER_NORM)))
+            return as_codes(inner, vectors)
+        normed = as_codes(self.norm(x, vectors.attn_norm), vectors)
         if role == Role.ATTN_OUTPUT:
-            return self.attention.results(normed, weights, vectors, states.stored)
+            found = self.attention.results(normed, weights, vectors, states.stored)
+            found = self.norm(found, Norm(vectors.of.get(Role.ATTN_INNER_NORM)))
+            return as_codes(found, vectors)
         if role == Role.STATE_OUT:
             return self.state(normed, weights, vectors)
         if role == Role.ATTN_Q and vectors.attention.latent_rank:
@@ -223,6 +231,14 @@ class Forward:
         """What a layer does to the hidden states when all has been added, in place."""
         if vectors.layer.output_scale != 1.0:
             x *= np.float32(vectors.layer.output_scale)
+
+
+def as_codes(x: Floats, vectors: Vectors) -> Floats:
+    """What codes with one scale for each token stand for, in layers that read such."""
+    if not vectors.layer.row_codes:
+        return x
+    peak = np.maximum(np.abs(x).max(axis=-1, keepdims=True), np.float32(1e-5))
+    return np.asarray(np.rint(x * (np.float32(127) / peak)) * (peak / np.float32(127)))
 
 
 def embedded(

@@ -123,6 +123,8 @@ BY_HAND: dict[str, dict[str, Any]] = {
     },
 }
 
+# Architectures that only BitNet's own llama.cpp has; it reads the same keys of them.
+READ_AS = dict.fromkeys(("bitnet-25", "bitnet-b1.58"), "bitnet")
 BY_HAND["step3p5"] = BY_HAND["step3p7"]  # the language model's own name
 
 Table = dict[str, dict[str, Any]]
@@ -143,7 +145,7 @@ def made(llama_cpp: Path) -> Table:
         "config.json": {name: BY_HAND.get(name) or fields_of(name) for name in sorted(names)},
         "rope_parameters": rope_settings(name for name in names if name not in BY_HAND),
         "gguf": {"": sorted(reference.of_all)}
-        | {arch: reference.keys_of(arch) for arch in sorted(archs)},
+        | {arch: reference.keys_of(READ_AS.get(arch, arch)) for arch in sorted(archs)},
     }
 
 

@@ -1,29 +1,48 @@
 """FFNs and experts of the definition, in float64."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import Experts, Gated, ModelConfig, Plain
-from tests.golden.reference.parts import Array, curve, norm, sigmoid, softmax
+from tests.golden.reference.parts import Array, coded, curve, norm, sigmoid, softmax
 
 
-def ffn(c: Gated | Plain | Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, float]:
+@dataclass(frozen=True)
+class Inner:
+    """What happens to what the last matrix of an FFN without experts reads."""
+
+    config: ModelConfig
+    own: Mapping[Role, Array]
+    row_codes: bool
+
+    def __call__(self, x: Array) -> Array:
+        """Behind its norm, and as codes say it."""
+        normed = norm(self.config, self.own, Role.FFN_INNER_NORM, x)
+        return coded(normed) if self.row_codes else normed
+
+
+def ffn(
+    c: Gated | Plain | Experts, own: Mapping[Role, Array], x: Array, inner: Inner
+) -> tuple[Array, float]:
     """What a layer's FFN gives, and how near a choice of experts came to another one."""
     if isinstance(c, Experts):
         return experts(c, own, x)
-    return (plain if isinstance(c, Plain) else gated)(c, own, x), np.inf
+    return (plain if isinstance(c, Plain) else gated)(c, own, x, inner), np.inf
 
 
-def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
+def gated(c: Gated, own: Mapping[Role, Array], x: Array, behind: Inner) -> Array:
     """down(activation(gate x) * up x)."""
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
-    inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
-    result = inner @ own[Role.FFN_DOWN].T
+    if c.activation == "clamped":
+        inner = clamped(gate, up, c.limit, c.alpha)
+    else:
+        inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
+    result = behind(inner) @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
 
 
@@ -33,12 +52,18 @@ def capped(gate: Array, up: Array, limit: float) -> Array:
     return np.asarray(np.minimum(gate * sigmoid(gate), limit) * np.clip(up, -limit, limit))
 
 
-def plain(c: Plain, own: Mapping[Role, Array], x: Array) -> Array:
+def clamped(gate: Array, up: Array, limit: float, alpha: float) -> Array:
+    """Of a gate at most the limit, and up within it."""
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+    return np.asarray(gate * sigmoid(alpha * gate) * (up + 1))
+
+
+def plain(c: Plain, own: Mapping[Role, Array], x: Array, behind: Inner) -> Array:
     """down(activation(up x))."""
     up = x @ own[Role.FFN_UP].T
     if c.bias:
         up = up + own[Role.FFN_UP_BIAS]
-    result = ffn_curve(c, up) @ own[Role.FFN_DOWN].T
+    result = behind(ffn_curve(c, up)) @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)
 
 
@@ -118,8 +143,7 @@ def activate(c: Experts, gate: Array | None, up: Array) -> Array:
         return capped(gate, up, c.limit)
     if c.activation != "clamped":
         return curve(c.activation, gate) * up
-    gate, up = np.minimum(gate, c.limit), np.clip(up, -c.limit, c.limit)
-    return gate * sigmoid(c.alpha * gate) * (up + 1)
+    return clamped(gate, up, c.limit, c.alpha)
 
 
 def largest(keys: Array, n: int) -> tuple[Array, float]:

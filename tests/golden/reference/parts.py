@@ -28,6 +28,12 @@ def rms(x: Array, weight: Array, eps: float) -> Array:
     return np.asarray(x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight)
 
 
+def coded(x: Array) -> Array:
+    """What the codes of rows stand for, with one scale for each."""
+    scale = np.maximum(np.abs(x).max(axis=-1, keepdims=True), 1e-5) / 127
+    return np.asarray(np.rint(x / scale) * scale)
+
+
 def silu(x: Array) -> Array:
     """x sigmoid(x)."""
     return x * sigmoid(x)

@@ -21,8 +21,8 @@ from lanewise.loading.base.program import (
     Ssd,
     State,
 )
-from tests.golden.reference.ffn import ffn, ffn_curve, with_own_norms
-from tests.golden.reference.parts import Array, norm, rms, sigmoid, silu, softplus
+from tests.golden.reference.ffn import Inner, ffn, ffn_curve, with_own_norms
+from tests.golden.reference.parts import Array, coded, norm, rms, sigmoid, silu, softplus
 
 Weights = Mapping[tuple[Role, int], Array]  # matrices (outputs, inputs), vectors (size,)
 
@@ -100,7 +100,8 @@ def through_layer(
         one_norm = layer.wiring == "parallel_one_norm"
         of = x if layer.wiring == "in_turn" else before
         normed = norm(config, own, Role.ATTN_NORM if one_norm else Role.FFN_NORM, of)
-        result, margin = ffn(layer.ffn, own, normed)
+        inner = Inner(config, own, layer.row_codes)
+        result, margin = ffn(layer.ffn, own, coded(normed) if layer.row_codes else normed, inner)
         if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
             result, margin = with_own_norms(config, layer.ffn, own, x)
         if layer.result_norms:
@@ -221,8 +222,11 @@ def attention(
     stored: Stored,
 ) -> Array:
     """Causal attention of all tokens to those before them."""
-    c = config.layers[index].attention
+    layer = config.layers[index]
+    c = layer.attention
     assert c is not None
+    if layer.row_codes:
+        x = coded(x)
     if c.latent_rank:
         q, k, v = expanded(config, c, own, x)
     else:
@@ -270,6 +274,9 @@ def attention(
         gate = x @ own[Role.ATTN_GATE].T
         gate = np.logaddexp(0, gate) if c.gate_softplus else sigmoid(gate)
         values = values * (np.repeat(gate, c.head_dim, axis=1) if c.head_gate else gate)
+    values = norm(config, own, Role.ATTN_INNER_NORM, values)
+    if layer.row_codes:
+        values = coded(values)
     result = values @ own[Role.ATTN_OUTPUT].T
     return np.asarray(result + own[Role.ATTN_OUTPUT_BIAS] if c.output_bias else result)
 

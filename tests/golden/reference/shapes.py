@@ -86,6 +86,8 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         Role.ATTN_V: (kv, hidden),
         Role.ATTN_OUTPUT: (hidden, q),
     }
+    if c.inner_norm:
+        shapes[Role.ATTN_INNER_NORM] = (q,)
     if c.qkv_bias:
         shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
     if c.output_bias:
@@ -180,6 +182,8 @@ def shapes_of_gated(c: Gated | Plain, hidden: int) -> dict[Role, tuple[int, ...]
         shapes |= {Role.FFN_GATE_BIAS: (c.size,), Role.FFN_UP_BIAS: (c.size,)}
     if c.bias or c.down_bias:
         shapes[Role.FFN_DOWN_BIAS] = (hidden,)
+    if isinstance(c, Gated) and c.inner_norm:
+        shapes[Role.FFN_INNER_NORM] = (c.size,)
     if isinstance(c, Plain):
         shapes.pop(Role.FFN_GATE)
         shapes.pop(Role.FFN_GATE_BIAS, None)

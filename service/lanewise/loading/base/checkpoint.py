@@ -147,6 +147,9 @@ class Role(IntEnum):
         102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
     )
     ATTN_POSITION_QUERIES = 103
+    # Of layers with an inner_norm.
+    ATTN_INNER_NORM = 124  # (n_heads * head_dim,)
+    FFN_INNER_NORM = 125  # (size,)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class Attention:
     output_gate: bool = False  # results are multiplied by the sigmoid of a projection
     head_gate: bool = False  # the same with one number for each head; not beside output_gate
     gate_softplus: bool = False  # softplus instead of sigmoid, of either gate
+    inner_norm: bool = False  # the results of all heads go through a norm before the output matrix
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
     values_are_keys: bool = False  # V equals K before K's norm and RoPE
     value_norm: bool = False  # RMSNorm over each head of V, without weights
@@ -188,10 +189,11 @@ class Gated:
 
     size: int
     bias: bool = False  # of gate, up and down
-    activation: str = "silu"  # one of FFN_CURVES, or "capped"
+    activation: str = "silu"  # one of FFN_CURVES, or "clamped" or "capped"
     down_bias: bool = False  # of down only; gate and up have none
-    limit: float = 0.0  # of "xielu" and "capped"
-    alpha: float = 0.0  # of "xielu"
+    limit: float = 0.0  # of "xielu", "clamped" and "capped"
+    alpha: float = 0.0  # of "xielu" and "clamped"
+    inner_norm: bool = False  # what down reads goes through a norm first
 
 
 @dataclass(frozen=True)
@@ -299,6 +301,8 @@ class Layer:
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
+    # What matrices read is rounded to int8 codes with one scale for the token (BitNet).
+    row_codes: bool = False
 
 
 WIRINGS = ("in_turn", "parallel", "parallel_one_norm")

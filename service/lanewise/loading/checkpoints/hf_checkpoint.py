@@ -33,7 +33,12 @@ from lanewise.loading.programs.model_file import ModelFile
 from lanewise.loading.programs.native_program import check_program
 from lanewise.loading.programs.reference import config_fields
 from lanewise.loading.programs.text_part import text_fields, text_tensors
-from lanewise.loading.quantized.quantization import Scheme, find_quantization, read_quantization
+from lanewise.loading.quantized.quantization import (
+    Scheme,
+    Ternary,
+    find_quantization,
+    read_quantization,
+)
 from lanewise.loading.quantized.quantized_sources import made_plain
 from lanewise.loading.towers.directory import add_hf_tower
 from lanewise.loading.vocabulary.tokenizer_files import model_name, read_tokenizer_files
@@ -67,6 +72,8 @@ def open_hugging_face(
             if found is not None:
                 sources = made_plain(sources, found, n_layers_of(ModelFile(fields, sources, HF)))
         model, sources = read_program(family, fields, sources)
+        if isinstance(found, Ternary):
+            model = with_row_codes(model, fields.source)
         if mtp:
             model, sources = with_mtp(family, model, sources, HF, str(path))
         elif mtp is None and model.pooling is None and not _scores(config):
@@ -91,7 +98,7 @@ def open_hugging_face(
         close_all(files)
         raise
     is_packed = isinstance(found, Scheme) and not found.is_mixed
-    checkpoint.is_widened = found is not None and not is_packed
+    checkpoint.is_widened = found is not None and not is_packed and not isinstance(found, Ternary)
     return checkpoint
 
 
@@ -124,6 +131,12 @@ def family_of(config: Fields) -> tuple[Family, Fields]:
     model_type = fields.text("model_type")
     family = hf_family(model_type, fields.source)
     return family, Fields(fields.values, fields.source, config_fields(family.name, model_type))
+
+
+def with_row_codes(model: ModelConfig, source: str) -> ModelConfig:
+    """Return the program whose matrices read codes with one scale for each token."""
+    layers = tuple(replace(layer, row_codes=True) for layer in model.layers)
+    return check_program(replace(model, layers=layers), source)
 
 
 def read_program(

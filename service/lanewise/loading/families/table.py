@@ -8,6 +8,7 @@ from lanewise.loading.families import (
     arcee,
     bailing_moe,
     bert,
+    bitnet,
     cohere,
     cohere2,
     deberta_v2,
@@ -52,6 +53,7 @@ from lanewise.loading.families import (
     minicpm,
     minicpm3,
     minimax_m2,
+    minimax_m3,
     ministral3,
     mistral,
     mistral4,
@@ -116,6 +118,7 @@ FAMILIES: tuple[Family, ...] = (
     ernie4_5_moe.FAMILY,
     olmoe.FAMILY,
     minimax_m2.FAMILY,
+    minimax_m3.FAMILY,
     bailing_moe.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
@@ -123,6 +126,7 @@ FAMILIES: tuple[Family, ...] = (
     smollm3.FAMILY,
     seed_oss.FAMILY,
     arcee.FAMILY,
+    bitnet.FAMILY,
     internlm3.FAMILY,
     minicpm.FAMILY,
     minicpm3.FAMILY,
@@ -182,12 +186,11 @@ REASONS = {
         *("mimo_v2_flash", "mimo2"),
     ),
     "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
+    "its attention sees compressed texts, it has several residual streams and routers that look up"
+    " tokens, which are not supported": ("deepseek_v4", "deepseek4"),
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
     "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
         *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
-    ),
-    "it has norms of what attention's output and the FFN's last matrix read": (
-        *("bitnet", "bitnet-25", "bitnet-b1.58"),
     ),
     "it writes blocks of tokens by diffusion, which is not supported": (
         *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
@@ -203,6 +206,7 @@ OTHER_NAMES = {
     "gemma4_unified_text": gemma4.FAMILY,
     "bailing_moe_v2": bailing_moe.FAMILY,
     "kimi_k2": deepseek_v3.FAMILY,
+    "minimax_m3": minimax_m3.FAMILY,
     "step3p5": step3p7.FAMILY,
     "llama_bidirec": llama.BOTH_WAYS,
     "qwen3_5": qwen3_5.FAMILY,
@@ -211,6 +215,7 @@ OTHER_NAMES = {
     "qwen3_vl_moe_text": qwen3_moe.FAMILY,
 }
 OTHER_GGUF_NAMES = {
+    **dict.fromkeys(("bitnet-b1.58", "bitnet-25"), bitnet.FAMILY),
     "jina-bert-v2": bert.JINA,
     "gemma-embedding": gemma3.EMBEDDING,
     "llama-embed": llama.BOTH_WAYS,

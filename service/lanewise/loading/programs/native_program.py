@@ -18,6 +18,7 @@ from lanewise.loading.base.program import (
     STATE_KINDS,
     Attention,
     Experts,
+    Gated,
     Layer,
     ModelConfig,
     Recurrence,
@@ -184,6 +185,12 @@ class NativeProgram:
             out.position_beta, out.position_original = attention.position_scale
 
 
+def _has_inner_norm(layer: Layer) -> bool:
+    return bool(getattr(layer.attention, "inner_norm", False)) or (
+        isinstance(layer.ffn, Gated) and layer.ffn.inner_norm
+    )
+
+
 def _name(kinds: Mapping[str, type], part: Any) -> str:
     return next(name for name, kind in kinds.items() if isinstance(part, kind)).upper()
 
@@ -213,6 +220,7 @@ def _faults(config: ModelConfig) -> Iterable[str]:
             "per_layer_size": config.per_layer_size > 0,
             "learned_positions": config.learned_positions,
             "result_norms": any(layer.result_norms for layer in config.layers),
+            "inner_norm": any(_has_inner_norm(layer) for layer in config.layers),
         }.items():
             if here:
                 yield f"residual_scale is {config.residual_scale}; 1 is needed beside {name}"

@@ -61,6 +61,10 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
             yield "layers without norms of their input"
         if layer.output_scale != 1.0:
             yield "layers whose results are scaled"
+        if layer.row_codes:
+            yield "activations with one scale for a token"
+        if isinstance(layer.ffn, Gated) and layer.ffn.inner_norm:
+            yield "norms of what down reads"
         if isinstance(layer.ffn, Experts) and layer.ffn.own_norms:
             yield "experts with norms of their own"
         if isinstance(layer.ffn, Experts) and layer.ffn.latent_size:
@@ -85,6 +89,8 @@ def _further_attention(attention: Attention) -> Iterator[str]:
         yield "values equal to keys"
     if attention.value_norm:
         yield "norms of values"
+    if attention.inner_norm:
+        yield "norms of what attention's output matrix reads"
     if attention.kv_layer is not None:
         yield "keys and values shared by layers"
 

@@ -35,6 +35,7 @@ LAYER_FLAGS = (
     "no_input_norms",
     "mtp",
     "clamps",
+    "row_codes",
 )
 MAY_BE_0 = ("rope", "shared_size", "kv_layer", "vocab_size")  # numbers; a tower reads no tokens
 LAYER_FIELDS = (*LAYER_FLAGS, "wiring", "output_scale")

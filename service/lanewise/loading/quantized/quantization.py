@@ -12,7 +12,8 @@ from lanewise.loading.base.json_files import Fields, read_object
 
 GPTQ, AWQ, COMPRESSED, AUTO_ROUND = "gptq", "awq", "compressed-tensors", "auto-round"
 FP8, FBGEMM, MODELOPT, BITSANDBYTES = "fp8", "fbgemm_fp8", "modelopt", "bitsandbytes"
-METHODS = (GPTQ, AWQ, COMPRESSED, AUTO_ROUND, FP8, FBGEMM, MODELOPT, BITSANDBYTES)
+BITNET = "bitnet"
+METHODS = (GPTQ, AWQ, COMPRESSED, AUTO_ROUND, FP8, FBGEMM, MODELOPT, BITSANDBYTES, BITNET)
 MXFP4 = "mxfp4"  # of gpt-oss
 # Older files for these settings, and the method that each one implies.
 OWN_FILES = {
@@ -56,7 +57,15 @@ class FourBitFloats:
     """NF4 or FP4 of bitsandbytes."""
 
 
-Quantization = Scheme | Scaled | FourBitFloats
+@dataclass(frozen=True)
+class Ternary:
+    """BitNet: weights of -1, 0 and 1 with one scale, codes of each token's activations."""
+
+    is_online: bool  # stored are the weights as they were trained
+    divides: bool  # the stored scale divides
+
+
+Quantization = Scheme | Scaled | FourBitFloats | Ternary
 
 
 def find_quantization(config: Fields, path: Path) -> Fields | None:
@@ -92,6 +101,8 @@ def read_quantization(settings: Fields) -> Quantization | None:
         )
     if method == COMPRESSED:
         return read_compressed(settings)
+    if method == BITNET:
+        return read_ternary(settings)
     if method in (FP8, FBGEMM):
         return Scaled(read_block(settings, "weight_block_size"))
     if method == MODELOPT:
@@ -112,6 +123,23 @@ def read_modelopt(settings: Fields) -> Scaled:
         if one.text("quant_algo", default="FP8").upper() not in MODELOPT_ALGORITHMS:
             raise one.fail("quant_algo", " or ".join(map(repr, MODELOPT_ALGORITHMS)))
     return Scaled()
+
+
+def read_ternary(settings: Fields) -> Ternary:
+    """Return how BitNet's matrices are stored."""
+    kind = settings.text("linear_class", default="bitlinear")
+    mode = settings.text("quantization_mode", default="offline")
+    if kind not in ("bitlinear", "autobitlinear"):
+        raise settings.fail("linear_class", "'bitlinear' or 'autobitlinear'")
+    if mode not in ("offline", "online"):
+        raise settings.fail("quantization_mode", "'offline' or 'online'")
+    if settings.flag("use_rms_norm", default=False):
+        raise settings.fail(
+            "use_rms_norm", "false, as norms of what one matrix reads are not supported: it"
+        )
+    if settings.values.get("modules_to_not_convert") not in (None, [], ["lm_head"]):
+        raise settings.fail("modules_to_not_convert", "null or ['lm_head']")
+    return Ternary(kind == "autobitlinear" and mode == "online", kind == "bitlinear")
 
 
 def read_auto_round(settings: Fields) -> Scheme:

@@ -19,8 +19,10 @@ from lanewise.loading.quantized.quantization import (
     Quantization,
     Scaled,
     Scheme,
+    Ternary,
 )
 from lanewise.loading.quantized.scaled_sources import expand_sources, unscale_sources
+from lanewise.loading.quantized.ternary_sources import ternary_sources
 
 # Matrices that read the same inputs, by the vector that gives the inputs' order.
 READERS: Mapping[Role, tuple[Role, ...]] = {
@@ -37,6 +39,8 @@ def made_plain(
     """Return the tensors under usual names and in types that we support."""
     if isinstance(found, Scaled):
         return unscale_sources(sources, found)
+    if isinstance(found, Ternary):
+        return ternary_sources(sources, found)
     if not isinstance(found, Scheme):
         return expand_sources(sources)
     if found.method == COMPRESSED and found.is_mixed:

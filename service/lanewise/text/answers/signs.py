@@ -33,6 +33,7 @@ from lanewise.text.answers.thinking import (
     APERTUS_THINK,
     COMMAND_THINK,
     GEMMA_THINK,
+    MINIMAX_THINK,
     MISTRAL_THINK,
     SEED_THINK,
     THINK,
@@ -66,6 +67,8 @@ def call_format(text: str) -> CallFormat:
         return HUNYUAN
     if "<seed:tool_call>" in text:
         return SEED
+    if "]<]minimax[>[" in text:  # MiniMax M3: tags named as parameters, values in tags of their own
+        return GENERIC
     if "<tool_call>" in text:
         if "<arg_key>" in text:
             return GLM_TIGHT if "</arg_key><arg_value>" in text else GLM
@@ -83,7 +86,15 @@ def call_format(text: str) -> CallFormat:
 
 def thinking_tags(text: str) -> ThinkingTags | None:
     """What is around reasoning."""
-    known = (SEED_THINK, MISTRAL_THINK, GEMMA_THINK, COMMAND_THINK, APERTUS_THINK, THINK)
+    known = (
+        SEED_THINK,
+        MINIMAX_THINK,
+        MISTRAL_THINK,
+        GEMMA_THINK,
+        COMMAND_THINK,
+        APERTUS_THINK,
+        THINK,
+    )
     # Some templates name only what they end their prompt with.
     return next((tags for tags in known if tags.end in text or tags.begin in text), None)
 

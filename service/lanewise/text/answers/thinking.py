@@ -42,6 +42,7 @@ class ThinkingTags(Tags):
 
 THINK = ThinkingTags("<think>", "</think>")
 SEED_THINK = ThinkingTags("<seed:think>", "</seed:think>")
+MINIMAX_THINK = ThinkingTags("<mm:think>", "</mm:think>")
 MISTRAL_THINK = ThinkingTags("[THINK]", "[/THINK]")
 GEMMA_THINK = ThinkingTags("<|channel>thought", "<channel|>")
 COMMAND_THINK = ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>")
