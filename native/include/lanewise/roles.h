@@ -128,5 +128,11 @@ typedef enum lw_role {
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,
     LW_ATTN_POSITION_QUERIES = 103,
-    LW_ROLE_COUNT = 104
+    // A prediction head with taps (lw_head_config), once per layer. 104 to 113 are not used.
+    LW_HEAD_FUSION = 114,       // (hidden_size, n_taps * hidden_size)
+    LW_HEAD_FUSION_NORM = 115,  // (1, n_taps * hidden_size)
+    LW_HEAD_OUTPUT = 116,       // (outputs, hidden_size)
+    LW_HEAD_TOKENS = 117,       // (1, outputs)
+    LW_HEAD_EMBEDDING = 118,    // (vocab_size, hidden_size)
+    LW_ROLE_COUNT = 119
 } lw_role;

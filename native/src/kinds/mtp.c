@@ -11,11 +11,13 @@
 #include "graph/observe.h"
 #include "kinds/attend.h"
 #include "kinds/kind.h"
+#include "kinds/taps.h"
 
 static lw_status check_mtp(const lw_model_config* c, uint32_t layer) {
     const lw_layer_config* l = &c->layers[layer];
     const lw_place at = lw_place_of_layer(layer, "");
     LW_RETURN_IF_FAILED(lw_check_range(&at, "mtp", l->mtp, 0, layer > 0 && layer + 1 == c->n_layers && !c->pooled));
+    LW_RETURN_IF_FAILED(lw_check_taps(c, layer));
     if (!l->mtp) return LW_OK;
     const bool plain = !l->attn_norm_replaces && !l->ffn_norm_replaces && !l->result_norms && l->wiring == LW_IN_TURN;
     const lw_attention_config* a = &l->attention;
@@ -42,11 +44,12 @@ static lw_tensor_spec mtp_tensor(const lw_model_config* model, const lw_layer_co
         case LW_MTP_HIDDEN_NORM:
             return LW_VECTOR(mtp_hidden_norm, "prediction head's norm of hidden rows", hidden, here);
         case LW_MTP_PROJECTION:
-            return LW_MATRIX(mtp_projection, "prediction head's projection", hidden, 2 * hidden, here);
+            return LW_MATRIX(mtp_projection, "prediction head's projection", hidden, 2 * hidden,
+                             here && l->head.n_taps == 0);
         case LW_MTP_NORM:
             return LW_VECTOR(mtp_norm, "prediction head's output norm", hidden, here);
         default:
-            return (lw_tensor_spec){0};
+            return lw_taps_tensor(model, l, role);
     }
 }
 
@@ -62,30 +65,28 @@ static size_t kept_of_mtp(const lw_model_config* model, const lw_layer_config* l
     return (1 + (size_t)max_guesses) * row_stride(model);
 }
 
-typedef struct mtp_own {
-    float *hidden, *inputs;  // [rows][hidden_size] and [rows][2 * hidden_size]
-    float* predicted;        // [n_states][hidden_size] the head's latest output for the sequence of each place
-} mtp_own;
-
-static const mtp_own* of(const lw_worker* w) { return w->s->of_kind[LW_KIND_MTP]; }
+static const lw_mtp_own* of(const lw_worker* w) { return lw_mtp_of(w); }
 
 static void widen_mtp(lw_session* s, const lw_layer* layer, uint32_t index) {
-    (void)layer;
     (void)index;
     lw_widen(&s->widths.input, 2 * s->widths.hidden);
+    lw_widen_taps(s, layer);
 }
 
 static void take_mtp(lw_session* s, lw_parts* parts) {
-    mtp_own* own = s->of_kind[LW_KIND_MTP];
+    lw_mtp_own* own = s->of_kind[LW_KIND_MTP];
     const size_t row = s->widths.hidden * sizeof(float), rows = s->config.max_batch_tokens;
     own->hidden = lw_take(parts, rows * row);
     own->inputs = lw_take(parts, rows * 2 * row);
     own->predicted = lw_take(parts, s->config.n_states * row);
+    lw_take_taps(s, parts, lw_model_mtp(s->model));
 }
 
 static uint32_t head_index(const lw_worker* w) { return w->c->n_layers - 1; }
 
 static const lw_layer* head_of(const lw_worker* w) { return &w->model->layers[head_index(w)]; }
+
+static bool has_taps(const lw_layer* head) { return head->config.head.n_taps > 0; }
 
 // Row `guess` of a sequence's place: row 0 belongs to the last token, the rows after it to the guesses.
 static float* kept_row(const lw_worker* w, uint32_t sequence, size_t guess) {
@@ -117,8 +118,7 @@ static void make_input(lw_worker* w, const lw_layer* head, size_t row, float* ou
 }
 
 // x = projection(norm(embedding), norm(hidden row of the token before)).
-void lw_enter_head(lw_worker* w) {
-    const lw_layer* head = head_of(w);
+static void project_inputs(lw_worker* w, const lw_layer* head) {
     const size_t cols = 2 * (size_t)w->c->hidden_size;
     const bool quantized = lw_reads_codes(w, &head->mtp_projection);
     const lw_activations x = lw_activations_in(w, cols, &w->b->codes, of(w)->inputs);
@@ -134,13 +134,31 @@ void lw_enter_head(lw_worker* w) {
     lw_multiply(w, LW_OP_EMBED, &product, 1, &x);
 }
 
+void lw_enter_head(lw_worker* w) {
+    const lw_layer* head = head_of(w);
+    has_taps(head) ? lw_enter_taps(w, head, row_before) : project_inputs(w, head);
+}
+
 void lw_leave_head(lw_worker* w) {
     const lw_layer* head = head_of(w);
     const size_t hidden = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);  // one row for each sequence
     for (size_t row; lw_take_item(&items, &row);) {
         float* out = of(w)->predicted + lw_table_row(w->step->batch, (uint32_t)row) * hidden;
-        lw_normalize_row(w, out, w->b->x + row * hidden, head->mtp_norm, NULL, hidden);
+        if (has_taps(head))
+            memcpy(out, w->b->x + row * hidden, hidden * sizeof(float));
+        else
+            lw_normalize_row(w, out, w->b->x + row * hidden, head->mtp_norm, NULL, hidden);
+        lw_charge_row(w, LW_OP_OUTPUT_NORM, 2 * hidden, 0);
+    }
+    lw_end_phase(w, LW_OP_OUTPUT_NORM);
+}
+
+static void normalize_hidden(lw_worker* w) {
+    const size_t hidden = w->c->hidden_size;
+    lw_taker items = lw_this_phase(w, w->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        lw_normalize_row(w, of(w)->hidden + row * hidden, w->b->x + row * hidden, w->model->output_norm, NULL, hidden);
         lw_charge_row(w, LW_OP_OUTPUT_NORM, 2 * hidden, 0);
     }
     lw_end_phase(w, LW_OP_OUTPUT_NORM);
@@ -149,12 +167,8 @@ void lw_leave_head(lw_worker* w) {
 void lw_keep_hidden(lw_worker* w) {
     const lw_batch* batch = w->step->batch;
     const size_t hidden = w->c->hidden_size;
-    lw_taker items = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&items, &row);) {
-        lw_normalize_row(w, of(w)->hidden + row * hidden, w->b->x + row * hidden, w->model->output_norm, NULL, hidden);
-        lw_charge_row(w, LW_OP_OUTPUT_NORM, 2 * hidden, 0);
-    }
-    lw_end_phase(w, LW_OP_OUTPUT_NORM);
+    if (!has_taps(head_of(w))) normalize_hidden(w);
+    if (w->model->last_mixer != UINT32_MAX) return;  // a layer has dropped the other rows
     if (w->thread == 0 && batch->n_logits < w->rows) lw_keep_rows(w->b->x, hidden, batch);
     w->rows = batch->n_logits;
     lw_end_phase(w, LW_OP_OUTPUT_NORM);
@@ -165,7 +179,8 @@ static void store_keys(lw_worker* w, const lw_layer* head, uint32_t index) {
     const lw_matrix* matrices[] = {latent ? &head->latent_down : &head->k, &head->v};
     const size_t n = latent ? 1 : 2;
     const lw_norm by = lw_norm_before_mixer(head, head->attn_input_order);
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
+    const lw_activations x =
+        has_taps(head) ? lw_head_inputs(w) : lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     const lw_attention_own* attention = lw_attention_of(w->s);
     const lw_product products[] = {lw_product_at(w, matrices[0], attention->k, false),
                                    lw_product_at(w, matrices[1], attention->v, false)};
@@ -205,9 +220,12 @@ void lw_feed_head(lw_worker* w) {
     const size_t with_logits = w->rows;
     w->rows = w->step->n_rows;
     w->feeds_head = true;
+    w->c = &w->model->head_config;
+    if (has_taps(head_of(w))) lw_fuse_taps(w, head_of(w));
     lw_enter_head(w);
     store_keys(w, head_of(w), head_index(w));
     keep_last_rows(w);
+    w->c = &w->model->config;
     w->rows = with_logits;
 }
 
@@ -215,6 +233,6 @@ const lw_kind lw_kind_mtp = {.check = check_mtp,
                              .tensor = mtp_tensor,
                              .has = has_mtp,
                              .kept_floats = kept_of_mtp,
-                             .own_bytes = sizeof(mtp_own),
+                             .own_bytes = sizeof(lw_mtp_own),
                              .widen = widen_mtp,
                              .take = take_mtp};

@@ -94,7 +94,8 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES);
+           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES) ||
+           (role >= LW_HEAD_FUSION && role <= LW_HEAD_EMBEDDING);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -134,6 +135,9 @@ static const lw_role first_roles[] = {
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
+                                      LW_HEAD_FUSION_NORM,
+                                      LW_HEAD_FUSION,
+                                      LW_HEAD_EMBEDDING,
                                       LW_MTP_NORM,
                                       LW_ATTN_NORM,
                                       LW_LATENT_QUERY,
@@ -208,6 +212,8 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_PER_LAYER_OUT,
                                       LW_PER_LAYER_RESULT_NORM,
                                       LW_CLAMPS,
+                                      LW_HEAD_OUTPUT,
+                                      LW_HEAD_TOKENS,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
@@ -217,7 +223,9 @@ static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_B
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) == LW_ROLE_COUNT,
+enum { UNUSED_ROLES = LW_HEAD_FUSION - LW_ATTN_POSITION_QUERIES - 1 };
+_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) + UNUSED_ROLES ==
+                   LW_ROLE_COUNT,
                "each role stands in one of the lists");
 
 typedef struct tensor_list {

@@ -46,6 +46,9 @@ MATRICES = frozenset(
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,
+        Role.HEAD_FUSION,
+        Role.HEAD_OUTPUT,
+        Role.HEAD_EMBEDDING,
         Role.PATCHES,
     }
 )
@@ -145,6 +148,30 @@ def head_role(config: ModelConfig) -> Role:
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
     """The type each tensor is held in when matrices are asked to be of type ``weights``.
+
+    A head that others made to guess for a quantized model is held as q8_0 where nothing else is
+    asked of it: its files have floats, and no answer depends on it.
+    """
+    found = model_types(checkpoint, weights)
+    config = checkpoint.config
+    if not config.layers or config.layers[-1].head is None:
+        return found
+    if checkpoint.weights_name in (kind.name.lower() for kind in FLOAT_TYPES):
+        return found
+    head = config.n_layers - 1
+    return [
+        TensorType.Q8_0
+        if tensor.layer == head
+        and tensor.role in MATRICES
+        and target in FLOAT_TYPES
+        and tensor.cols % QUANTIZED_GROUP == 0
+        else target
+        for tensor, target in zip(checkpoint.tensors, found, strict=True)
+    ]
+
+
+def model_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
+    """The types as :func:`target_types` says, a head like the rest.
 
     Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
     other matrices keep their type. A file that is of type ``weights`` already stays as it is. Where

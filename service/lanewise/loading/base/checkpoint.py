@@ -147,6 +147,12 @@ class Role(IntEnum):
         102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
     )
     ATTN_POSITION_QUERIES = 103
+    # A prediction head with taps, once per layer.
+    HEAD_FUSION = 114  # (hidden_size, taps * hidden_size)
+    HEAD_FUSION_NORM = 115
+    HEAD_OUTPUT = 116  # (outputs, hidden_size)
+    HEAD_TOKENS = 117  # (1, outputs)
+    HEAD_EMBEDDING = 118  # (vocab_size, hidden_size)
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,24 @@ ACTIVATIONS = (*CURVES, "clamped", "capped")
 
 
 @dataclass(frozen=True)
+class Taps:
+    """How a prediction head that others made for a model (EAGLE-3) differs from the model's own.
+
+    At token t its x is h, and attention reads (norm(embedding of t), norm(h)), of twice the hidden
+    size. h is a matrix times the model's x at all taps, in the row before t, or, where the head
+    made that row itself, its x.
+    """
+
+    taps: tuple[int, int, int]  # the layers of the model in front of which x is read
+    norm_eps: float
+    fusion_norm: bool = False  # the taps together go through a norm first
+    norm_adds: bool = False  # x begins as norm(h)
+    own_embedding: bool = False
+    outputs: int = 0  # rows of its own output matrix; 0: it has the model's
+    chooses: bool = False  # these rows are of some tokens only
+
+
+@dataclass(frozen=True)
 class Layer:
     """x += attention(norm(x)); x += ffn(norm(x)); both sums times ModelConfig.residual_scale.
 
@@ -298,6 +316,7 @@ class Layer:
     wiring: str = "in_turn"  # one of WIRINGS
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
+    head: Taps | None = None  # of a layer with mtp that others made for the model
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
 
 

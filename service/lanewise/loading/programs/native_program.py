@@ -154,6 +154,9 @@ class NativeProgram:
     def _layer(self, layer: Layer, config: ModelConfig, out: Any) -> None:
         lib = self._clib.lib
         self._copy(layer, out)
+        if layer.head is not None:
+            self._copy(layer.head, out.head)
+            out.head.n_taps, out.head.taps = len(layer.head.taps), layer.head.taps
         if layer.attention is not None:
             self._attention(layer.attention, out.attention)
         if layer.state is not None:
