@@ -231,6 +231,7 @@ typedef struct lw_layer_config {
     // the second token on, and the model's head makes logits of LW_MTP_NORM's result. Only the last of several layers
     // may be one, with attention to all tokens and an FFN, LW_IN_TURN, without a state. The place for a sequence's
     // states then keeps the last h, even if no layer has a state.
+    // 2: a further layer of the same head, only of one that reads the model's keys (reader_layers).
     uint32_t mtp;
     lw_head_config head;  // of a layer with mtp; else every field is 0
     // 1: each matrix clamps what it reads and what it makes. LW_CLAMPS has the least and the most input, and the least
@@ -340,6 +341,13 @@ typedef struct lw_model_config {
     // Of a model that reads the rows of a tower with taps: lw_batch.rows have 1 + n_taps parts of hidden_size. Part 1 +
     // i is added to the token's x behind layer i. Below n_layers, the last of which has attention then.
     uint32_t n_taps;
+    // R, 0 = none: the last R layers are a prediction head that reads the model's keys and values (Gemma 4's assistant).
+    // Its rows have reader_size values, at most hidden_size. At token t its x is LW_MTP_PROJECTION (embedding of t, h),
+    // h as of other heads but LW_HEAD_RETURN LW_MTP_NORM(x) where the head made it; LW_HEAD_OUTPUT makes logits. All its
+    // layers share keys and values with layers of the model, with windows one token shorter: a batch of the head is one
+    // token behind the text, and sees what the model has stored. None of them has per-layer inputs.
+    uint32_t reader_layers, reader_size;
+    float reader_eps;  // epsilon of its norms
 } lw_model_config;
 
 // One tensor of a program.

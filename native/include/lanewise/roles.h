@@ -134,5 +134,6 @@ typedef enum lw_role {
     LW_HEAD_OUTPUT = 116,       // (outputs, hidden_size)
     LW_HEAD_TOKENS = 117,       // (1, outputs)
     LW_HEAD_EMBEDDING = 118,    // (vocab_size, hidden_size)
-    LW_ROLE_COUNT = 119
+    LW_HEAD_RETURN = 119,       // (hidden_size, reader_size), of a head that reads the model's keys
+    LW_ROLE_COUNT = 120
 } lw_role;

@@ -17,8 +17,10 @@ static lw_status check_shared_kv(const lw_place* at, const lw_model_config* mode
     LW_RETURN_IF_FAILED(lw_check_range(at, "kv_layer", c->kv_layer, 0, c->shares_kv ? layer - 1 : 0));
     if (!c->shares_kv) return LW_OK;
     const lw_attention_config* of = &model->layers[c->kv_layer].attention;
+    // A reader is one token behind the model, which has given back the first token of the window.
+    const uint32_t window = model->layers[layer].mtp && of->window > 1 ? of->window - 1 : of->window;
     if (of->n_heads == 0 || of->shares_kv || of->n_kv_heads != c->n_kv_heads || of->head_dim != c->head_dim ||
-        of->window != c->window || of->latent_rank > 0)
+        c->window != window || of->latent_rank > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %skv_layer is %u, which must have keys and values of its own, %u KV heads of %u"
                        " and a window of %u",

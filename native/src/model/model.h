@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 32 };
+enum { LW_LAYER_MATRICES = 33 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
@@ -24,7 +24,7 @@ typedef struct lw_layer {
             lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
             lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
             lw_matrix per_layer_gate, per_layer_out;
-            lw_matrix mtp_projection, head_fusion, head_embedding, head_output;
+            lw_matrix mtp_projection, head_fusion, head_embedding, head_output, head_return;
             lw_matrix router;
             lw_matrix experts_in, experts_out;
             lw_matrix experts_gate, experts_up, experts_down;  // all experts, stacked
@@ -121,10 +121,17 @@ static inline uint32_t lw_output_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->value_dim : c->head_dim;
 }
 
-// The prediction head, which is the last layer; NULL if there is none.
-static inline const lw_layer* lw_model_mtp(const lw_model* model) {
+// Number of layers without those of a prediction head.
+static inline uint32_t lw_own_layers(const lw_model* model) {
     const uint32_t n = model->config.n_layers;
-    return n > 0 && model->layers[n - 1].config.mtp ? &model->layers[n - 1] : NULL;
+    if (n == 0 || !model->layers[n - 1].config.mtp) return n;
+    return n - (model->config.reader_layers > 0 ? model->config.reader_layers : 1);
+}
+
+// The first layer of the prediction head; NULL if there is none.
+static inline const lw_layer* lw_model_mtp(const lw_model* model) {
+    const uint32_t own = lw_own_layers(model);
+    return own < model->config.n_layers ? &model->layers[own] : NULL;
 }
 
 // The attention of the first layer that has attention; of a model without layers it has no heads.

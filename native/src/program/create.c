@@ -58,16 +58,18 @@ static bool make_ones(lw_model* model) {
 
 static void add_head(lw_model* model) {
     const lw_head_config* head = &lw_model_mtp(model)->config.head;
-    uint32_t last = model->config.n_layers - 1;
+    const bool reads_keys = model->config.reader_layers > 0;
+    uint32_t last = lw_own_layers(model);
     do --last;
     while (last > 0 && !lw_mixes(&model->layers[last].config));
-    bool reads_all = head->n_taps == 0;
+    bool reads_all = head->n_taps == 0 && !reads_keys;
     for (uint32_t i = 0; i < head->n_taps; ++i) reads_all |= head->taps[i] > last;
     model->last_mixer = reads_all ? UINT32_MAX : last;
     model->head_config = model->config;
-    if (head->n_taps == 0) return;
-    model->head_config.rms_norm_eps = head->norm_eps;
+    if (head->n_taps == 0 && !reads_keys) return;
+    model->head_config.rms_norm_eps = reads_keys ? model->config.reader_eps : head->norm_eps;
     model->head_config.embedding_scale = model->head_config.logit_scale = 1;
+    if (reads_keys) model->head_config.hidden_size = model->config.reader_size;
 }
 
 static bool fill_model(lw_model* model, const lw_model_config* config) {
@@ -336,6 +338,7 @@ static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_la
 
 // A step computes only the keys and values of a prediction head.
 static bool is_of_step(const lw_layer* l, const lw_matrix* matrix) {
+    if (l->config.mtp && l->config.attention.shares_kv) return false;  // all of it runs between steps
     return !l->config.mtp || matrix == &l->mtp_projection || matrix == &l->head_fusion || matrix == &l->k ||
            matrix == &l->v;
 }

@@ -140,8 +140,8 @@ static void run_model(lw_worker* w) {
     embed(w);
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
         if (w->s->of_kind[kind] != NULL && lw_kinds[kind]->begin != NULL) lw_kinds[kind]->begin(w);
-    run_layers(w, 0, w->c->n_layers - has_head);
-    lw_keep_tap(w, w->c->n_layers - has_head);
+    run_layers(w, 0, lw_own_layers(w->model));
+    lw_keep_tap(w, lw_own_layers(w->model));
     if (w->c->pooled) {
         lw_pool_texts(w);
         return;
@@ -153,10 +153,10 @@ static void run_model(lw_worker* w) {
 
 // Runs the prediction head alone.
 static void run_head(lw_worker* w) {
-    w->c = &w->model->head_config;
     embed(w);  // only its RoPE angles are needed
     lw_enter_head(w);
-    run_layers(w, w->c->n_layers - 1, w->c->n_layers);
+    w->c = &w->model->head_config;
+    run_layers(w, lw_own_layers(w->model), w->c->n_layers);
     lw_leave_head(w);
     logits(w);
 }

@@ -49,6 +49,7 @@ MATRICES = frozenset(
         Role.HEAD_FUSION,
         Role.HEAD_OUTPUT,
         Role.HEAD_EMBEDDING,
+        Role.HEAD_RETURN,
         Role.PATCHES,
     }
 )
@@ -154,14 +155,18 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     """
     found = model_types(checkpoint, weights)
     config = checkpoint.config
-    if not config.layers or config.layers[-1].head is None:
+    heads = {
+        number
+        for number, layer in enumerate(config.layers)
+        if layer.head is not None or (layer.mtp and config.reader is not None)
+    }
+    if not heads:
         return found
     if checkpoint.weights_name in (kind.name.lower() for kind in FLOAT_TYPES):
         return found
-    head = config.n_layers - 1
     return [
         TensorType.Q8_0
-        if tensor.layer == head
+        if tensor.layer in heads
         and tensor.role in MATRICES
         and target in FLOAT_TYPES
         and tensor.cols % QUANTIZED_GROUP == 0

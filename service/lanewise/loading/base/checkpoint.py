@@ -153,6 +153,7 @@ class Role(IntEnum):
     HEAD_OUTPUT = 116  # (outputs, hidden_size)
     HEAD_TOKENS = 117  # (1, outputs)
     HEAD_EMBEDDING = 118  # (vocab_size, hidden_size)
+    HEAD_RETURN = 119  # (hidden_size, size), of a head that reads the model's keys
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.HEAD_FUSION: ("head_fusion.weight", "head.fusion.weight"),
         Role.HEAD_FUSION_NORM: ("head_fusion_norm.weight", "head.fusion_norm.weight"),
         Role.HEAD_OUTPUT: ("head_output.weight", "head.output.weight"),
+        Role.HEAD_RETURN: ("head_return.weight", "head.return.weight"),
         Role.HEAD_TOKENS: ("head_tokens", "head.tokens"),
         Role.HEAD_EMBEDDING: ("head_embd.weight", "head.embed_tokens.weight"),
         Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),

@@ -283,6 +283,19 @@ class Taps:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A prediction head that reads the model's keys and values (Gemma 4's assistant): its rows.
+
+    Its x is a matrix times (embedding of t, h), both as wide as the model; another matrix leads
+    back from its rows to h. All its layers share keys with layers of the model, with windows one
+    token shorter, since it sees only what the model has stored.
+    """
+
+    size: int
+    norm_eps: float
+
+
+@dataclass(frozen=True)
 class Layer:
     """x += attention(norm(x)); x += ffn(norm(x)); both sums times ModelConfig.residual_scale.
 
@@ -316,6 +329,7 @@ class Layer:
     wiring: str = "in_turn"  # one of WIRINGS
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
+    follows: bool = False  # with mtp: a further layer of the same head (ModelConfig.reader)
     head: Taps | None = None  # of a layer with mtp that others made for the model
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
 
@@ -391,6 +405,7 @@ class ModelConfig:
     n_positions: int = 0
     # Of a model beside a tower with taps: their parts of a row are added behind its first layers.
     n_taps: int = 0
+    reader: Reader | None = None  # of which layers with mtp are; None: such a layer is another head
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, whose angles may differ."""
@@ -426,6 +441,11 @@ class ModelConfig:
     def has_mtp(self) -> bool:
         """Whether the last layer is a multi-token prediction head."""
         return self.layers[-1].mtp
+
+    @property
+    def n_head_layers(self) -> int:
+        """How many of the last layers are a head that predicts further tokens."""
+        return sum(layer.mtp for layer in self.layers)
 
     def ffn_size(self, layer: int) -> int:
         """The inner size of a layer's FFN, or of each of its experts; 0 without an FFN."""

@@ -7,20 +7,24 @@ from pathlib import Path
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.json_files import Fields, read_object
-from lanewise.loading.drafters import eagle3
+from lanewise.loading.drafters import eagle3, gemma4_assistant
 from lanewise.loading.files.gguf import texts_at
 from lanewise.loading.programs.native_program import check_program
 
 START_BYTES = 1 << 16  # of a GGUF file: writers put its architecture first
 Attach = Callable[[Checkpoint, Path], None]
-GGUF_KINDS: dict[str, Attach] = {eagle3.ARCHITECTURE: eagle3.attach_file}
+GGUF_KINDS: dict[str, Attach] = {
+    eagle3.ARCHITECTURE: eagle3.attach_file,
+    gemma4_assistant.ARCHITECTURE: gemma4_assistant.attach_file,
+}
 
 
 def attaching_of(path: Path) -> Attach | None:
     """Return what attaches a head; None if the path is something else, or nothing."""
     if (path / "config.json").is_file():
         fields = Fields(read_object(path / "config.json"), str(path / "config.json"))
-        return eagle3.attach_directory if eagle3.is_config(fields) else None
+        kinds = (eagle3, gemma4_assistant)
+        return next((one.attach_directory for one in kinds if one.is_config(fields)), None)
     if not path.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Guesses of EAGLE-3 heads, with the real library: the same bits as without."""
+"""Guesses of heads that others made, with the real library: the same bits as without."""
 
 import asyncio
 
@@ -6,6 +6,7 @@ import pytest
 
 from eagle3_heads import head_arrays, write_head
 from family_models import write_case
+from gemma4_assistants import write_assistant
 from lanewise import cli
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing import prediction_head
@@ -25,7 +26,14 @@ from toy_server import metric, outputs_of
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library", "rows_are_free")]
 # Of plain attention, of windows with blocks of their own, and of layers that keep a state.
-FAMILIES = {"llama": (1, 2, 2), "gemma3": (2, 3, 4), "lfm2": (1, 2, 4)}
+# Assistants read the keys of layers with and without a window.
+FAMILIES = {
+    "llama": (1, 2, 2),
+    "gemma3": (2, 3, 4),
+    "lfm2": (1, 2, 4),
+    "gemma4": None,
+    "gemma4_small": None,
+}
 
 
 class Nothing(RowCosts):
@@ -48,7 +56,11 @@ def rows_are_free(monkeypatch):
 def paths(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("m")
     model = write_case(request.param, folder / "model", **CONTEXT)
-    head = write_head(folder / "head", head_arrays(64, 256, 120), FAMILIES[request.param])
+    taps = FAMILIES[request.param]
+    if taps is None:
+        head = write_assistant(request.param, folder / "head")
+    else:
+        head = write_head(folder / "head", head_arrays(64, 256, 120), taps)
     return str(model), str(head)
 
 
