@@ -170,7 +170,7 @@ static void test_layers(void) {
     SPOILT((good.layers[1].mtp = 1, a->window = 5), "layer 1: mtp is 1, must be 0 but with attention to all tokens");
     SPOILT((good.layers[1].mtp = 1, good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
            "layer 1: mtp is 1, must be 0 but with an FFN");
-    SPOILT(good.layers[1].head.outputs = 5, "layer 1 head: taps is not 0");
+    SPOILT(good.layers[1].head.outputs = 5, "there is no head with taps, all of its config must be 0");
     SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){.n_taps = 2}), "n_taps is 2, must be 3");
     SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){3, {1, 2, 1}, .norm_eps = 1e-6F}),
            "taps is 2, must be 1");

@@ -8,7 +8,7 @@ lw_status lw_check_taps(const lw_model_config* c, uint32_t layer) {
     const lw_layer_config* l = &c->layers[layer];
     const lw_head_config* head = &l->head;
     const lw_place at = lw_place_of_layer(layer, " head");
-    if (head->n_taps == 0) return lw_check_absent(&at, "taps", head, sizeof *head);
+    if (head->n_taps == 0) return lw_check_absent(&at, "head with taps", head, sizeof *head);
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, 0, l->mtp ? LW_HEAD_TAPS : 0));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, LW_HEAD_TAPS, LW_HEAD_TAPS));
     for (uint32_t i = 0; i < head->n_taps; ++i)

@@ -90,7 +90,7 @@ class Settings(ModelSettings, TowerSettings):
         None,
         TEXT,
         "what guesses too: a small model of the same vocabulary; mtp: the model's own head for"
-        " this (Qwen 3.5, Qwen3-Next, GLM 4.5); or an EAGLE-3 head or Gemma 4 assistant made for it",
+        " this (Qwen 3.5, Qwen3-Next, GLM 4.5); an EAGLE-3 head or Gemma 4 assistant made for it",
     )
     draft_tokens: int = knob(15, *DRAFT_TOKENS)
     prefix_cache: bool = knob(
