@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope, Taps
+from lanewise.loading.base.drafting_heads import Taps
+from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
 from latent_programs import with_latent_layers

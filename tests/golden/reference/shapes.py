@@ -1,6 +1,7 @@
 """Which tensors a program has, of which shapes, as its definition needs them."""
 
 from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.program import (
     Attention,
     Experts,
@@ -10,7 +11,6 @@ from lanewise.loading.base.program import (
     Plain,
     ShortConv,
     State,
-    Taps,
 )
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES
-from lanewise.loading.base.program import Layer, ModelConfig, Taps
+from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.families import llama
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS

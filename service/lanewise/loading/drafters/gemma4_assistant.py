@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
+from lanewise.loading.base.drafting_heads import Reader
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF, HF, LAYERS
-from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Reader
+from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.families import gemma3, gemma4
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS

@@ -157,7 +157,7 @@ class NativeProgram:
     def _layer(self, layer: Layer, config: ModelConfig, out: Any) -> None:
         lib = self._clib.lib
         self._copy(layer, out)
-        out.mtp = layer.mtp + layer.follows
+        out.mtp = layer.mtp + layer.follows  # 2: a further layer of a head
         if layer.head is not None:
             self._copy(layer.head, out.head)
             out.head.n_taps, out.head.taps = len(layer.head.taps), layer.head.taps
