@@ -40,6 +40,12 @@ def test_what_a_draft_names(model: Path, tmp_path: Path) -> None:
         read_head(str(model))
 
 
+def test_a_head_is_no_model(tmp_path: Path) -> None:
+    head = write_head(tmp_path / "head", head_arrays(64, 256, 90), TAPS)
+    with pytest.raises(ModelFileError, match="give the model, and this as its draft"):
+        open_checkpoint(head)
+
+
 def test_a_head_is_the_last_layer(model: Path, tmp_path: Path) -> None:
     with open_checkpoint(model) as plain, opened(model, tmp_path) as found:
         assert found.config.layers[:-1] == plain.config.layers

@@ -12,8 +12,12 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.guessing import prediction_head
 from lanewise.engine.guessing.prompt_lookup import PromptLookup
 from lanewise.engine.guessing.row_costs import RowCosts
+from lanewise.receipts.identity import identity_of
+from lanewise.server import opening
+from lanewise.settings import Settings
 from state_engines import (
     CONTEXT,
+    LIMIT,
     alone,
     asked_for_letters,
     leave_few_blocks,
@@ -107,3 +111,15 @@ def test_a_packed_model_has_it_too(paths, plain, tmp_path):
     with running(folder, draft=head) as engine:
         assert [sampled(one) for one in asyncio.run(together(engine, asked_for_letters()))] == plain
         assert count(engine, "accepted_tokens") > 10
+
+
+def test_receipts_name_the_model_without_its_head(paths):
+    """Whoever verifies one has the model, and need not have what guessed for it."""
+    model, head = paths
+    said = []
+    for draft in (None, head):
+        loaded, _ = opening.open_model(Settings(model=model, draft=draft), 2, LIMIT)
+        with loaded:
+            assert (loaded.head is None) == (draft is None)
+            said.append(identity_of(loaded, "f16", None, None))
+    assert said[0] == said[1]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.base.config import EngineConfig
-from lanewise.engine.base.positions import Uint32s, positions_at
+from lanewise.engine.base.positions import AXES, Uint32s, positions_at
 from lanewise.engine.base.runner import ModelRunner
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.sampling import allowed_mask
@@ -96,9 +96,10 @@ class PredictionHead:
     def _positions(self, sequences: Sequence[Scheduled], length: int) -> Uint32s | None:
         """Positions of what is fed, so many tokens behind the last known; None: the places."""
         has_own = self._n_axes > 1 and any(one.request.pictures for one in sequences)
-        if not (has_own or self._behind):
-            return None
-        found = [positions_at(one, self._place(one, length), 1) for one in sequences]
+        places = [self._place(one, length) for one in sequences]
+        if not has_own:
+            return np.tile(np.array(places, np.uint32), (AXES, 1)) if self._behind else None
+        found = [positions_at(one, at, 1) for one, at in zip(sequences, places, strict=True)]
         return np.concatenate(found, axis=1)
 
     def close(self) -> None:

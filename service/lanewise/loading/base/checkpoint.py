@@ -242,6 +242,14 @@ class TokenizerFiles:
     text_files: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class AttachedHead:
+    """A head of others that guesses for a model: what came with it, and is no part of answers."""
+
+    path: Path
+    n_ropes: int  # of the model without it
+
+
 class Checkpoint:
     """A model file or directory, mapped into memory; use it as a context manager."""
 
@@ -270,6 +278,7 @@ class Checkpoint:
         # What makes rows of pictures for this language model, and what is known about pictures.
         self.tower: Checkpoint | None = None
         self.vision: VisionFacts | None = None
+        self.head: AttachedHead | None = None
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:

@@ -13,7 +13,7 @@ from lanewise.loading.base.sentences import SentenceModel
 from lanewise.loading.checkpoints.gguf_checkpoint import open_gguf
 from lanewise.loading.checkpoints.hf_checkpoint import open_hugging_face
 from lanewise.loading.checkpoints.packed_checkpoint import is_packed, open_packed
-from lanewise.loading.drafters.attaching import attach_head
+from lanewise.loading.drafters.attaching import attach_head, is_head
 from lanewise.loading.files.weights_files import WEIGHTS, other_weights
 from lanewise.loading.pooling.judges import TOKENS, is_judge, make_judge, overridden, with_answers
 from lanewise.loading.pooling.pooled import add_dense, as_pooled
@@ -60,6 +60,10 @@ def _open(
         raise ModelFileError(
             f"{path}: no such file or directory; give a GGUF file, a Hugging Face directory,"
             " or a hub id"
+        )
+    if is_head(path):
+        raise ModelFileError(
+            f"{path}: a head that guesses for a model; give the model, and this as its draft"
         )
     if is_directory and mmproj is not None:
         raise ModelFileError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.base.checkpoint import AttachedHead, Checkpoint, ModelFileError
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.drafters import eagle3, gemma4_assistant
 from lanewise.loading.files.gguf import texts_at
@@ -61,3 +61,4 @@ def attach_head(checkpoint: Checkpoint, path: Path) -> None:
     attach(checkpoint, path)
     check_program(checkpoint.config, str(path))
     checkpoint.files = (*checkpoint.files, path)
+    checkpoint.head = AttachedHead(path, len(config.ropes))
