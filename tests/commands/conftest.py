@@ -116,7 +116,7 @@ def open_fake_model():
     """What open_model gives, with no file and no library behind it."""
 
     @contextlib.contextmanager
-    def open_model(settings, longest=None, mtp=False):
+    def open_model(settings, longest=None, draft=None):
         checkpoint = types.SimpleNamespace(name="tiny", tokenizer=None, files=())
         placed = Placement((), "not pinned: a test", "off", (), (), "wherever it is: a test")
         yield Opened(checkpoint, FakeModel(), settings.threads or 1, "f16", placed)

@@ -27,7 +27,7 @@ def random_model(monkeypatch, library):
     """Every model argument leads to a Q4_0 model with random weights."""
     monkeypatch.setattr(opening, "resolve_model", lambda argument: argument)
     monkeypatch.setattr(
-        opening, "open_checkpoint", lambda path, mtp=False: random_checkpoint(TensorType.Q4_0)
+        opening, "open_checkpoint", lambda path, **_: random_checkpoint(TensorType.Q4_0)
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.native
 N_PROGRAMS, PARTS = cases(20, 60), 4
 N_TOKENS, N_GUESSES = 40, 3
 BLOCKS = 2  # of a sequence
+TAPS = Taps((1, 1, 1), 1e-6)
+UNKNOWN = -1e29  # logits of tokens that a head does not know are below
 
 
 def random_model(rng: np.random.Generator, number: int) -> ModelConfig:
@@ -44,6 +47,23 @@ def random_model(rng: np.random.Generator, number: int) -> ModelConfig:
     tied, ropes = bool(rng.random() < 0.5), (Rope(1e4, heads[2] // 2),)
     layers = [Layer(attention, ffns[1]), *layers, head]
     return ModelConfig("random", 64, VOCAB, 256, 1e-5, tied, ropes, tuple(layers), **end)
+
+
+def with_taps(rng: np.random.Generator, config: ModelConfig) -> ModelConfig:
+    """The same model with a head that others made for it."""
+    n_layers, layer = config.n_layers - 1, config.layers[-1]
+    low = int(rng.integers(1, n_layers + 1))
+    outputs = int(rng.choice([0, 1, 19, VOCAB]))
+    head = Taps(
+        taps=(low, int(rng.integers(1, n_layers + 1)), int(rng.integers(1, n_layers + 1))),
+        norm_eps=1e-6,
+        fusion_norm=bool(rng.random() < 0.4),
+        norm_adds=bool(rng.random() < 0.5),
+        own_embedding=bool(rng.random() < 0.5),
+        outputs=outputs,
+        chooses=outputs in (1, 19) or bool(outputs and rng.random() < 0.5),
+    )
+    return replace(config, layers=(*config.layers[:-1], replace(layer, head=head)))
 
 
 def open_session(model: Model, threads: int = 1, float_activations: bool = False) -> Session:
@@ -100,7 +120,9 @@ def test_heads_are_what_their_definition_says_and_change_no_bit(part):
     for number in range(part, N_PROGRAMS, PARTS):
         rng = np.random.default_rng(number)
         config = random_model(rng, number)
-        if number % 3 == 2:
+        if number % 2:
+            config = with_taps(rng, config)
+        elif number % 3 == 2:
             config = with_latent_layers(rng, config)
         weights = random_weights(rng, config)
         exact = {key: values.astype("f8") for key, values in weights.items()}
@@ -129,16 +151,24 @@ def test_heads_are_what_their_definition_says_and_change_no_bit(part):
             assert first is None or found.tobytes() == first.tobytes(), (number, isa, config)
             first = found if first is None else first
             for got, definite in ((found, wanted), (logits, model_rows[:-1])):
-                error = np.abs(got - definite).max() / np.abs(definite).max()
+                known = definite > UNKNOWN
+                assert (got > UNKNOWN).tolist() == known.tolist()
+                error = np.abs((got - definite)[known]).max() / np.abs(definite[known]).max()
                 assert not is_clear or error < 2e-4, (number, isa, error, config)
     assert unclear <= N_PROGRAMS // PARTS // 5
 
 
+@pytest.mark.parametrize("taps", [False, True])
 @pytest.mark.parametrize("quantized", [False, True])
-def test_a_row_in_the_place_of_an_embedding_reaches_the_head(quantized, tokens):
+def test_a_row_in_the_place_of_an_embedding_reaches_the_head(quantized, taps, tokens):
     """Rows that are embeddings change no bit, others do; positions turn the head's keys as well."""
     rng = np.random.default_rng(11)
     config = random_model(rng, 2)
+    if taps:
+        config = with_taps(rng, config)
+        *layers, last = config.layers
+        last = replace(last, head=replace(last.head, own_embedding=False))
+        config = replace(config, layers=(*layers, last))
     weights = random_weights(rng, config)
     first, n = 5, 12  # tokens that have rows
     [embedding] = [values for key, values in weights.items() if key[0] is Role.TOKEN_EMBEDDING]
@@ -179,10 +209,12 @@ def test_a_row_in_the_place_of_an_embedding_reaches_the_head(quantized, tokens):
         assert run(own, 30) == plain
 
 
-@pytest.fixture
-def model():
+@pytest.fixture(params=["its own", "taps"])
+def model(request):
     rng = np.random.default_rng(11)
     config = random_model(rng, 2)
+    if request.param == "taps":
+        config = with_taps(rng, config)
     assert any(layer.state is not None for layer in config.layers)
     with Model.load(checkpoint(config, random_weights(rng, config))) as model:
         yield model
@@ -319,6 +351,18 @@ def test_what_cannot_be_asked_of_a_head_is_refused(model, tokens):
             ),
             "must be 0 but with attention to all",
         ),
+        (
+            lambda layers: (*layers[:-1], replace(layers[-1], head=replace(TAPS, taps=(1, 2, 9)))),
+            "head: taps is 9, must be 1 to",
+        ),
+        (
+            lambda layers: (*layers[:-1], replace(layers[-1], head=replace(TAPS, outputs=5))),
+            "head: outputs is 5, must be 37",
+        ),
+        (
+            lambda layers: (*layers[:-1], replace(layers[-1], mtp=False, head=TAPS)),
+            "head: n_taps is 3, must be 0",
+        ),
     ],
 )
 def test_heads_that_the_library_does_not_have_are_refused(model, change, message):
@@ -327,9 +371,12 @@ def test_heads_that_the_library_does_not_have_are_refused(model, change, message
         Model.load(checkpoint(config, {}))
 
 
-def test_quantized_heads_are_the_same_at_every_level(tokens):
+@pytest.mark.parametrize("taps", [False, True])
+def test_quantized_heads_are_the_same_at_every_level(tokens, taps):
     rng, kind = np.random.default_rng(3), gguf.GGMLQuantizationType.Q8_0
     config = random_model(rng, 2)
+    if taps:
+        config = with_taps(rng, config)
     weights = {
         key: gguf.dequantize(gguf.quantize(values, kind), kind)
         if values.ndim > 1 and values.shape[-1] % 32 == 0
@@ -349,6 +396,7 @@ def test_quantized_heads_are_the_same_at_every_level(tokens):
                 found = predict(session, 1, 37, tokens[37:])
             assert is_exact or first is None or found.tobytes() == first.tobytes(), isa
             first = None if is_exact else found
-            errors.append(np.abs(found - wanted).max() / np.abs(wanted).max())
+            known = wanted > UNKNOWN
+            errors.append(np.abs((found - wanted)[known]).max() / np.abs(wanted[known]).max())
     each = len(errors) // 2
     assert max(errors[:each]) < 1e-5 < max(errors[each:]) < 0.1

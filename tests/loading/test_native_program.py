@@ -10,6 +10,7 @@ import pytest
 from family_models import write_case
 from lanewise.loading.base import program
 from lanewise.loading.base.checkpoint import ModelFileError, Role
+from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.names import ORDERS, is_vector
 from lanewise.loading.base.patches import Patches
 from lanewise.loading.checkpoints.opening import open_checkpoint
@@ -27,10 +28,10 @@ OTHERWISE = {
     program.Rope: {"factors", "short_factors", "short_context"},
     program.Attention: {"rope", "scaled_alibi", "head_gate", "position_scale", "sees_ahead"},
     program.Experts: {"gated"},
-    program.Layer: {"attention", "state", "ffn"},
+    program.Layer: {"attention", "state", "ffn", "follows"},
     program.ModelConfig: {
         *("architecture", "residual_scale", "row_multipliers"),
-        *("ropes", "layers", "pooling", "learned_positions"),
+        *("ropes", "layers", "pooling", "learned_positions", "reader"),
     },
 }
 STRUCTS = {
@@ -44,6 +45,7 @@ STRUCTS = {
     program.Experts: "lw_ffn_config",
     program.Layer: "lw_layer_config",
     program.Dense: "lw_dense_config",
+    Taps: "lw_head_config",
     Patches: "lw_patches",
     program.ModelConfig: "lw_model_config",
 }

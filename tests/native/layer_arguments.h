@@ -174,6 +174,15 @@ static void test_layers(void) {
     SPOILT((good.layers[1].mtp = 1, a->window = 5), "layer 1: mtp is 1, must be 0 but with attention to all tokens");
     SPOILT((good.layers[1].mtp = 1, good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
            "layer 1: mtp is 1, must be 0 but with an FFN");
+    SPOILT(good.layers[1].head.outputs = 5, "there is no head with taps, all of its config must be 0");
+    SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){.n_taps = 2}), "n_taps is 2, must be 3");
+    SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){3, {1, 2, 1}, .norm_eps = 1e-6F}),
+           "taps is 2, must be 1");
+    SPOILT(c->reader_layers = 9, "reader_layers is 9, must be 0 to 1");
+    SPOILT((c->reader_layers = 1, c->reader_size = 1 << 20), "reader_size is 1048576, must be 1 to");
+    SPOILT((c->reader_layers = 1, c->reader_size = 8, c->reader_eps = 1e-6F), "layer 1: mtp is 0, must be 1");
+    SPOILT((c->reader_layers = 1, c->reader_size = 8, c->reader_eps = 1e-6F, good.layers[1].mtp = 1),
+           "attention to keys of one of the model's 1 layers");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
     SPOILT(c->per_layer_projected = 1, "per_layer_projected is 1, must be 0");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");

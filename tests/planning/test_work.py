@@ -100,6 +100,7 @@ def test_room_that_no_layer_uses_is_no_part_of_a_token(library):
         weights_name="f32",
         files=(),
         vision=None,
+        head=None,
     )
     with Model(unloaded, isa=None, threads=1) as model:
         layout = model.kv_layout("f16", groups_by_window=True)

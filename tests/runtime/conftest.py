@@ -39,6 +39,7 @@ def checkpoint():
     released = []
     return types.SimpleNamespace(
         vision=None,
+        head=None,
         path=Path("tiny.gguf"),
         files=(Path("tiny.gguf"),),
         name="tiny",

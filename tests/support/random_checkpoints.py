@@ -26,6 +26,8 @@ def random_weights(
             values = rng.standard_normal(shape) * (0.5 if len(shape) == 1 else shape[-1] ** -0.5)
             if role.name.endswith("NORM"):
                 values += 1
+            if role is Role.HEAD_TOKENS:
+                values = np.sort(rng.permutation(config.vocab_size)[: shape[0]])
             if role is Role.STATE_RATE:
                 values = -np.exp(values)
             weights[role, layer] = values.astype("f4")

@@ -13,11 +13,12 @@ import pytest
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
 from lanewise.host import GIB, MIB, MemoryLimit
+from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.runtime import BLOCK_TOKENS
 from lanewise.server import make_engine as making
 from lanewise.server import opening
 from lanewise.server.draft import open_draft
-from lanewise.settings import MTP, Settings
+from lanewise.settings import Settings
 from toy_server import outputs_of
 
 LIMIT = MemoryLimit(GIB, "test", dedicated=True)
@@ -34,7 +35,8 @@ def running(path: str, **changes: Any) -> Iterator[Engine]:
     settings = replace(settings, served_model_name=("toy",), **changes)
     model, text = opening.open_model(settings, 2, LIMIT)
     draft = open_draft(settings, text.tokenizer, 2, None)
-    assert (draft is None) == (settings.draft in (None, MTP) or not settings.speculation)
+    small = read_draft(settings.draft if settings.speculation else None).model
+    assert (draft is None) == (small is None)
     with model:
         engine = making.make_engine(settings, model, draft, text.tokenizer, 2, LIMIT, None)
         engine.start()

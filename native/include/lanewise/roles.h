@@ -128,8 +128,15 @@ typedef enum lw_role {
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,
     LW_ATTN_POSITION_QUERIES = 103,
-    // Once per layer with an inner_norm; 104 to 123 are not used.
-    LW_ATTN_INNER_NORM = 124,  // (1, n_heads * head_dim)
-    LW_FFN_INNER_NORM = 125,   // (1, size)
-    LW_ROLE_COUNT = 126
+    // A prediction head with taps (lw_head_config), once per layer.
+    LW_HEAD_FUSION = 114,       // (hidden_size, n_taps * hidden_size)
+    LW_HEAD_FUSION_NORM = 115,  // (1, n_taps * hidden_size)
+    LW_HEAD_OUTPUT = 116,       // (outputs, hidden_size)
+    LW_HEAD_TOKENS = 117,       // (1, outputs)
+    LW_HEAD_EMBEDDING = 118,    // (vocab_size, hidden_size)
+    LW_HEAD_RETURN = 119,       // (hidden_size, reader_size), of a head that reads the model's keys
+    // Once per layer with an inner_norm.
+    LW_ATTN_INNER_NORM = 120,  // (1, n_heads * head_dim)
+    LW_FFN_INNER_NORM = 121,   // (1, size)
+    LW_ROLE_COUNT = 122
 } lw_role;

@@ -233,10 +233,11 @@ static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, 
     }
 }
 
-// A prediction head has no key at position 0, and each of its tiles has one query. A window of `position` tokens lets
+// A prediction head with keys of its own has none at position 0, and each of its tiles has one query. A window of `position` tokens lets
 // this query see every token but the first.
 static size_t window_of(const lw_worker* w, const lw_layer* layer, const lw_tile* tile) {
-    return layer->config.mtp ? w->b->position[tile->first_row] : layer->config.attention.window;
+    const bool has_own = layer->config.mtp && !layer->config.attention.shares_kv;
+    return has_own ? w->b->position[tile->first_row] : layer->config.attention.window;
 }
 
 static const lw_tiling* tiling_of(const lw_session* s, uint32_t index) {

@@ -17,8 +17,10 @@ static lw_status check_shared_kv(const lw_place* at, const lw_model_config* mode
     LW_RETURN_IF_FAILED(lw_check_range(at, "kv_layer", c->kv_layer, 0, c->shares_kv ? layer - 1 : 0));
     if (!c->shares_kv) return LW_OK;
     const lw_attention_config* of = &model->layers[c->kv_layer].attention;
+    // A reader is one token behind the model, which has given back the first token of the window.
+    const uint32_t window = model->layers[layer].mtp && of->window > 1 ? of->window - 1 : of->window;
     if (of->n_heads == 0 || of->shares_kv || of->n_kv_heads != c->n_kv_heads || of->head_dim != c->head_dim ||
-        of->window != c->window || of->latent_rank > 0)
+        c->window != window || of->latent_rank > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %skv_layer is %u, which must have keys and values of its own, %u KV heads of %u"
                        " and a window of %u",
@@ -98,7 +100,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
 }
 
 static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
-    const uint32_t hidden = model->hidden_size;
+    const uint32_t hidden = model->hidden_size, inputs = l->head.n_taps > 0 ? 2 * hidden : hidden;
     const lw_attention_config* c = &l->attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
@@ -108,13 +110,13 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
     const uint32_t outputs = c->n_heads * lw_output_dim(c);
     switch (role) {
         case LW_ATTN_Q:
-            return LW_MATRIX(q, "attention Q", q, c->query_rank > 0 ? c->query_rank : hidden, here);
+            return LW_MATRIX(q, "attention Q", q, c->query_rank > 0 ? c->query_rank : inputs, here);
         case LW_ATTN_K:
-            return LW_MATRIX(k, "attention K", kv, hidden, own);
+            return LW_MATRIX(k, "attention K", kv, inputs, own);
         case LW_ATTN_V:
-            return LW_MATRIX(v, "attention V", kv, hidden, values);
+            return LW_MATRIX(v, "attention V", kv, inputs, values);
         case LW_ATTN_GATE:
-            return LW_MATRIX(attn_gate, "attention gate", c->output_gate == 2 ? c->n_heads : q, hidden,
+            return LW_MATRIX(attn_gate, "attention gate", c->output_gate == 2 ? c->n_heads : q, inputs,
                              c->output_gate > 0);
         case LW_ATTN_Q_BIAS:
             return LW_VECTOR(q_bias, "attention Q bias", q, c->qkv_bias);
@@ -142,7 +144,7 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
         case LW_ATTN_POSITION_QUERIES:
             return LW_VECTOR(position_queries, "queries of distances", q * (2 * c->distances + 1), c->disentangled);
         case LW_ATTN_INPUT_ORDER:
-            return LW_VECTOR(attn_input_order, "order of Q, K and V", hidden,
+            return LW_VECTOR(attn_input_order, "order of Q, K and V", inputs,
                              here && !latent && l->state.kind == LW_NO_STATE);
         case LW_ATTN_OUTPUT_ORDER:
             return LW_VECTOR(attn_output_order, "order of attention output", outputs, here);

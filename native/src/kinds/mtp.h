@@ -1,4 +1,4 @@
-// A model's head for multi-token prediction, as a step runs it (mtp.c).
+// A prediction head, as a step runs it (mtp.c); one with taps has more of its own (taps.h).
 #ifndef LW_KINDS_MTP_H
 #define LW_KINDS_MTP_H
 

@@ -44,12 +44,13 @@ static lw_status check_norms(const lw_model_config* model, uint32_t layer) {
 static lw_tensor_spec norms_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
     const uint32_t hidden = model->hidden_size;
     const bool mixer = lw_mixes(l), ffn = lw_has_ffn(l), inputs = !l->no_input_norms;
+    const bool attn_norm = mixer && inputs && l->head.n_taps == 0;
     const bool ffn_norm = ffn && inputs && l->wiring != LW_PARALLEL_ONE_NORM;
     switch (role) {
         case LW_ATTN_NORM:
-            return LW_VECTOR(attn_norm, "attention norm", hidden, mixer && inputs);
+            return LW_VECTOR(attn_norm, "attention norm", hidden, attn_norm);
         case LW_ATTN_NORM_BIAS:
-            return LW_VECTOR(attn_norm_bias, "attention norm bias", hidden, model->norm_bias && mixer && inputs);
+            return LW_VECTOR(attn_norm_bias, "attention norm bias", hidden, model->norm_bias && attn_norm);
         case LW_ATTN_RESULT_NORM:
             return LW_VECTOR(attn_result_norm, "norm of attention's result", hidden, l->result_norms && mixer);
         case LW_FFN_NORM:

@@ -12,7 +12,8 @@ static lw_status check_per_layer(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "n_layers * per_layer_size", (uint64_t)model->n_layers * size, 0,
                                        size > 0 ? 1 << 24 : 0));
     const lw_ffn_config* f = &model->layers[layer].ffn;
-    if (size > 0 && (f->kind == LW_FFN_NONE || f->activation == LW_CLAMPED || f->activation >= LW_XIELU))
+    if (size > 0 && !model->layers[layer].mtp &&
+        (f->kind == LW_FFN_NONE || f->activation == LW_CLAMPED || f->activation >= LW_XIELU))
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: layer %u: per_layer_size is %u, it must have an FFN without a clamped, capped or"
                        " xIELU activation",
@@ -21,8 +22,7 @@ static lw_status check_per_layer(const lw_model_config* model, uint32_t layer) {
 }
 
 static lw_tensor_spec per_layer_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
-    const uint32_t size = model->per_layer_size, hidden = model->hidden_size;
-    (void)l;
+    const uint32_t size = l->mtp ? 0 : model->per_layer_size, hidden = model->hidden_size;
     switch (role) {
         case LW_PER_LAYER_GATE:
             return LW_MATRIX(per_layer_gate, "per-layer gate", size, hidden, size > 0);
@@ -36,8 +36,7 @@ static lw_tensor_spec per_layer_tensor(const lw_model_config* model, const lw_la
 }
 
 static bool has_per_layer(const lw_model_config* model, const lw_layer_config* layer) {
-    (void)layer;
-    return model->per_layer_size > 0;
+    return model->per_layer_size > 0 && !layer->mtp;
 }
 
 typedef struct per_layer_own {
@@ -46,7 +45,9 @@ typedef struct per_layer_own {
 
 static float* inputs_of(const lw_worker* w) { return ((per_layer_own*)w->s->of_kind[LW_KIND_PER_LAYER])->inputs; }
 
-static size_t all_inputs(const lw_model_config* c) { return (size_t)c->n_layers * c->per_layer_size; }
+static size_t all_inputs(const lw_model_config* c) {
+    return (size_t)(c->n_layers - c->reader_layers) * c->per_layer_size;
+}
 
 static void widen_per_layer(lw_session* s, const lw_layer* layer, uint32_t index) {
     (void)layer;
@@ -64,7 +65,7 @@ static void take_per_layer(lw_session* s, lw_parts* parts) {
 // The inputs of all layers for one row, from the projection of its embedding and from the per-layer table if there is
 // one.
 static void finish_inputs(lw_worker* w, size_t row) {
-    const size_t size = w->c->per_layer_size, all = size * w->c->n_layers;
+    const size_t size = w->c->per_layer_size, all = all_inputs(w->c);
     const float before = 1.0f / sqrtf((float)w->c->hidden_size), of_table = sqrtf((float)size), both = sqrtf(0.5f);
     const float* table = w->c->per_layer_projected ? NULL : w->scratch;
     if (table != NULL) lw_unpack_row(&w->model->per_layer_embedding, w->b->token[row], w->scratch);
@@ -90,7 +91,7 @@ static void make_inputs(lw_worker* w) {
 
 // activation(gate x) * inputs, written over the gate's product.
 static lw_activations pass_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const size_t size = w->c->per_layer_size, all = size * w->c->n_layers;
+    const size_t size = w->c->per_layer_size, all = all_inputs(w->c);
     const bool quantized = lw_reads_codes(w, &layer->per_layer_out);
     const lw_activations out = lw_activations_in(w, size, &w->b->ffn_codes, w->b->gate);
     lw_taker items = lw_this_phase(w, w->rows);

@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 29 };
+enum { LW_LAYER_MATRICES = 33 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
@@ -24,7 +24,7 @@ typedef struct lw_layer {
             lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
             lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
             lw_matrix per_layer_gate, per_layer_out;
-            lw_matrix mtp_projection;
+            lw_matrix mtp_projection, head_fusion, head_embedding, head_output, head_return;
             lw_matrix router;
             lw_matrix experts_in, experts_out;
             lw_matrix experts_gate, experts_up, experts_down;  // all experts, stacked
@@ -35,6 +35,7 @@ typedef struct lw_layer {
     float *attn_result_norm, *ffn_result_norm;               // [hidden_size], or NULL
     float* per_layer_result_norm;                            // [hidden_size], or NULL
     float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;  // [hidden_size], or NULL
+    float *head_fusion_norm, *head_tokens;                   // [n_taps * hidden_size], [outputs], or NULL
     // NULL if the layer does not have the tensor:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
@@ -80,15 +81,16 @@ typedef struct lw_angles {  // one lw_rope of the model
 enum { LW_TYPE_LIMIT = 296 };  // all type numbers are below this
 
 struct lw_model {
-    lw_model_config config;  // without its arrays: see ropes, and each layer's config
+    lw_model_config config;       // without its arrays: see ropes, and each layer's config
+    lw_model_config head_config;  // the same as a prediction head's functions see it
     lw_level level;
     const lw_lane_ops* ops;
     lw_arena arena;  // memory of packed weights
     lw_pool* pool;   // packs the weights; closed by lw_model_finish
     lw_layer* layers;
     uint32_t first_attention;  // index of the first layer with attention
-    // Index of the last layer with attention or a state: after it only rows with logits are computed. UINT32_MAX with a
-    // prediction head, which reads all rows.
+    // Index of the last layer with attention or a state: after it only rows with logits are computed. UINT32_MAX where
+    // a prediction head reads all rows behind it.
     uint32_t last_mixer;
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
@@ -120,10 +122,17 @@ static inline uint32_t lw_output_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->value_dim : c->head_dim;
 }
 
-// The prediction head, which is the last layer; NULL if there is none.
-static inline const lw_layer* lw_model_mtp(const lw_model* model) {
+// Number of layers without those of a prediction head.
+static inline uint32_t lw_own_layers(const lw_model* model) {
     const uint32_t n = model->config.n_layers;
-    return n > 0 && model->layers[n - 1].config.mtp ? &model->layers[n - 1] : NULL;
+    if (n == 0 || !model->layers[n - 1].config.mtp) return n;
+    return n - (model->config.reader_layers > 0 ? model->config.reader_layers : 1);
+}
+
+// The first layer of the prediction head; NULL if there is none.
+static inline const lw_layer* lw_model_mtp(const lw_model* model) {
+    const uint32_t own = lw_own_layers(model);
+    return own < model->config.n_layers ? &model->layers[own] : NULL;
 }
 
 // The attention of the first layer that has attention; of a model without layers it has no heads.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/format.h"
+#include "kinds/kind.h"
 #include "model/model.h"
 #include "model/panels.h"
 #include "ops/math.h"
@@ -55,6 +56,22 @@ static bool make_ones(lw_model* model) {
     return model->ones != NULL;
 }
 
+static void add_head(lw_model* model) {
+    const lw_head_config* head = &lw_model_mtp(model)->config.head;
+    const bool reads_keys = model->config.reader_layers > 0;
+    uint32_t last = lw_own_layers(model);
+    do --last;
+    while (last > 0 && !lw_mixes(&model->layers[last].config));
+    bool reads_all = head->n_taps == 0 && !reads_keys;
+    for (uint32_t i = 0; i < head->n_taps; ++i) reads_all |= head->taps[i] > last;
+    model->last_mixer = reads_all ? UINT32_MAX : last;
+    model->head_config = model->config;
+    if (head->n_taps == 0 && !reads_keys) return;
+    model->head_config.rms_norm_eps = reads_keys ? model->config.reader_eps : head->norm_eps;
+    model->head_config.embedding_scale = model->head_config.logit_scale = 1;
+    if (reads_keys) model->head_config.hidden_size = model->config.reader_size;
+}
+
 static bool fill_model(lw_model* model, const lw_model_config* config) {
     bool ok = model->layers != NULL && model->pool != NULL;
     for (uint32_t i = config->n_layers; ok && i-- > 0;) {
@@ -63,7 +80,7 @@ static bool fill_model(lw_model* model, const lw_model_config* config) {
         if (c->attention.n_heads > 0) model->first_attention = i;
         if (i > model->last_mixer && (c->attention.n_heads > 0 || c->state.kind != LW_NO_STATE)) model->last_mixer = i;
     }
-    if (ok && lw_model_mtp(model) != NULL) model->last_mixer = UINT32_MAX;
+    if (ok && lw_model_mtp(model) != NULL) add_head(model);
     const uint64_t saved = lw_fp_enter();
     ok = ok && make_slopes(model, lw_model_heads(model)) && make_ones(model);
     for (uint32_t i = 0; ok && i < config->n_ropes; ++i) ok = make_frequencies(&model->ropes[i], &config->ropes[i]);
@@ -279,12 +296,24 @@ static lw_status check_rates(const lw_model* model) {
     return LW_OK;
 }
 
+static lw_status check_head_tokens(const lw_model* model) {
+    const lw_layer* head = lw_model_mtp(model);
+    for (uint32_t i = 0; head != NULL && head->head_tokens != NULL && i < head->config.head.outputs; ++i) {
+        const float token = head->head_tokens[i];
+        if (!(token >= 0 && token < (float)model->config.vocab_size) || token != floorf(token))
+            return lw_fail(LW_ERR_FORMAT, "prediction head's tokens: number %u is %g, must be a token below %u", i,
+                           (double)token, model->config.vocab_size);
+    }
+    return LW_OK;
+}
+
 lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
     if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: the model is finished already");
     LW_RETURN_IF_FAILED(check_complete(model));
     LW_RETURN_IF_FAILED(check_orders(model));
     LW_RETURN_IF_FAILED(check_rates(model));
+    LW_RETURN_IF_FAILED(check_head_tokens(model));
     LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));
     LW_RETURN_IF_FAILED(lw_replicate(model));
     lw_pool_close(model->pool);
@@ -309,7 +338,9 @@ static void count_matrix(const lw_matrix* packed, lw_model_info* out, bool in_la
 
 // A step computes only the keys and values of a prediction head.
 static bool is_of_step(const lw_layer* l, const lw_matrix* matrix) {
-    return !l->config.mtp || matrix == &l->mtp_projection || matrix == &l->k || matrix == &l->v;
+    if (l->config.mtp && l->config.attention.shares_kv) return false;  // all of it runs between steps
+    return !l->config.mtp || matrix == &l->mtp_projection || matrix == &l->head_fusion || matrix == &l->k ||
+           matrix == &l->v;
 }
 
 lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {

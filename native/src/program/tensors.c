@@ -3,7 +3,8 @@
 #include "program/slots.h"
 
 static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
-    const uint32_t per_layer = c->n_layers * c->per_layer_size, values = 3 * c->patches.side * c->patches.side;
+    const uint32_t per_layer = (c->n_layers - c->reader_layers) * c->per_layer_size,
+                   values = 3 * c->patches.side * c->patches.side;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
             return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size,
@@ -80,8 +81,10 @@ static lw_tensor_spec dense_tensor(const lw_dense_config* d, uint32_t inputs, bo
 
 static lw_tensor_spec layer_tensor(const lw_model_config* model, const lw_layer_config* layer, lw_role role) {
     lw_tensor_spec found = {0};
+    lw_model_config seen = *model;  // by parts of the layer; a head's own tensors join both widths
+    if (layer->mtp && model->reader_layers > 0) seen.hidden_size = model->reader_size;
     for (size_t kind = 0; found.name == NULL && kind < LW_N_KINDS; ++kind)
-        found = lw_kinds[kind]->tensor(model, layer, role);
+        found = lw_kinds[kind]->tensor(kind == LW_KIND_MTP ? model : &seen, layer, role);
     return found;
 }
 
@@ -95,7 +98,7 @@ bool lw_is_of_layers(lw_role role) {
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
            (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES) ||
-           (role >= LW_ATTN_INNER_NORM && role <= LW_FFN_INNER_NORM);
+           (role >= LW_HEAD_FUSION && role <= LW_FFN_INNER_NORM);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -135,6 +138,9 @@ static const lw_role first_roles[] = {
 static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
+                                      LW_HEAD_FUSION_NORM,
+                                      LW_HEAD_FUSION,
+                                      LW_HEAD_EMBEDDING,
                                       LW_MTP_NORM,
                                       LW_ATTN_NORM,
                                       LW_LATENT_QUERY,
@@ -211,6 +217,9 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_PER_LAYER_OUT,
                                       LW_PER_LAYER_RESULT_NORM,
                                       LW_CLAMPS,
+                                      LW_HEAD_RETURN,
+                                      LW_HEAD_OUTPUT,
+                                      LW_HEAD_TOKENS,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
@@ -220,7 +229,7 @@ static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_B
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-enum { UNUSED_ROLES = LW_ATTN_INNER_NORM - LW_ATTN_POSITION_QUERIES - 1 };
+enum { UNUSED_ROLES = LW_HEAD_FUSION - LW_ATTN_POSITION_QUERIES - 1 };
 _Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) + UNUSED_ROLES ==
                    LW_ROLE_COUNT,
                "each role stands in one of the lists");

@@ -42,9 +42,11 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     if (blocks > b->block_table_stride)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);
+    // A head that reads the model's keys is one token behind, with windows one token shorter.
+    const bool is_behind = b->runs != LW_RUN_MODEL && s->model->config.reader_layers > 0;
     for (uint32_t group = 0; group < s->groups.n_groups; ++group) {
         const uint32_t* table = lw_block_table(s, b, sequence, group);
-        const uint32_t window = s->groups.windows[group];
+        const uint32_t all = s->groups.windows[group], window = is_behind && all > 1 ? all - 1 : all;
         const lw_tokens seen = lw_attention_tokens(b->context_lens[sequence], (size_t)(end - begin), window, 0);
         for (uint64_t i = seen.first / LW_BLOCK_TOKENS; i < blocks; ++i)
             if (table[i] >= s->config.n_blocks)

@@ -4,6 +4,7 @@
 #include "graph/observe.h"
 #include "kinds/kinds.h"
 #include "kinds/mtp.h"
+#include "kinds/taps.h"
 #include "ops/math.h"
 #include "status.h"
 #include "step/run.h"
@@ -76,7 +77,15 @@ static void finish_logits(lw_worker* w) {
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
     lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL, 0};
-    if (w->step->batch->runs != LW_RUN_MODEL) by.weight = lw_model_mtp(w->model)->mtp_norm;
+    if (w->step->batch->runs != LW_RUN_MODEL) {
+        const lw_layer* of = lw_model_mtp(w->model);
+        by.weight = of->mtp_norm;
+        by.scale = w->c->logit_scale;
+        if (of->head_output.rows > 0) {
+            lw_head_logits(w, of, by);
+            return;
+        }
+    }
     const lw_activations x = lw_normalize(w, LW_OP_OUTPUT_NORM, by, lw_reads_codes(w, head));
     lw_observe(w, LW_OP_HEAD, 0, lw_inputs_of(&x));
     const lw_product product = lw_product_at(w, head, w->step->logits, false);
@@ -118,6 +127,7 @@ static void add_taps(lw_worker* w, uint32_t i) {
 static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
+        if (w->step->batch->runs == LW_RUN_MODEL) lw_keep_tap(w, i);
         if (lw_mixes(&layer->config)) lw_mix(w, layer, i);
         if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
         lw_run_parts(w, layer, i);
@@ -130,7 +140,8 @@ static void run_model(lw_worker* w) {
     embed(w);
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
         if (w->s->of_kind[kind] != NULL && lw_kinds[kind]->begin != NULL) lw_kinds[kind]->begin(w);
-    run_layers(w, 0, w->c->n_layers - has_head);
+    run_layers(w, 0, lw_own_layers(w->model));
+    lw_keep_tap(w, lw_own_layers(w->model));
     if (w->c->pooled) {
         lw_pool_texts(w);
         return;
@@ -144,7 +155,8 @@ static void run_model(lw_worker* w) {
 static void run_head(lw_worker* w) {
     embed(w);  // only its RoPE angles are needed
     lw_enter_head(w);
-    run_layers(w, w->c->n_layers - 1, w->c->n_layers);
+    w->c = &w->model->head_config;
+    run_layers(w, lw_own_layers(w->model), w->c->n_layers);
     lw_leave_head(w);
     logits(w);
 }

@@ -1,6 +1,7 @@
 // The mixers of a layer, which mix the rows of a sequence: attention, a state, or both in parallel.
 #include "graph/observe.h"
 #include "kinds/kinds.h"
+#include "kinds/taps.h"
 #include "step/run.h"
 
 enum { MAX_INPUTS = 3 * LW_MAX_MIXER_INPUTS };  // a layer has at most three kinds with inputs
@@ -25,7 +26,9 @@ void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
     for (size_t i = 0; i < n; ++i) matrices[i] = inputs[i].matrix;
     lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
     by.codes = lw_codes_for(w, layer, matrices, n);
-    const lw_activations x = lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
+    const lw_activations x = layer->config.head.n_taps > 0
+                                 ? lw_head_inputs(w)
+                                 : lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, (lw_adapted)first, end - first, lw_inputs_of(&x));
     for (size_t i = 0; i < n; ++i)

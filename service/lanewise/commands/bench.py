@@ -38,7 +38,7 @@ from lanewise.runtime import (
     raise_failed,
 )
 from lanewise.runtime.step_threads import limit_threads
-from lanewise.settings import MTP, BenchSettings, SettingsError
+from lanewise.settings import BenchSettings, SettingsError
 
 MAX_STEP_TOKENS = 512
 MIN_WIDTH = 110  # of the table, where no terminal says how wide it is
@@ -75,7 +75,7 @@ def run(settings: BenchSettings) -> None:
     """Run all tests and print a table or a JSON object."""
     if settings.publish:
         settings = bench_publish.standard(settings)
-    with open_model(settings, mtp=settings.draft == MTP) as opened:
+    with open_model(settings, draft=settings.draft) as opened:
         if settings.replay:
             _replay(settings, opened)
             return

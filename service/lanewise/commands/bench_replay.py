@@ -155,7 +155,9 @@ def _replay(
     )
     limit_threads(session, opened.threads, settings.decode_threads)
     metrics = Metrics(_facts(opened, config))
-    head = PredictionHead(session, config) if opened.model.config.has_mtp else None
+    head = None
+    if opened.model.config.has_mtp:
+        head = PredictionHead(session, config, opened.model.config.reader is not None)
     engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics, head)
     engine.start()
     plain = [replace(request, max_draft=0) for request in requests]

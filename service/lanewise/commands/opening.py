@@ -9,6 +9,7 @@ from pathlib import Path
 from lanewise.commands.progress import bytes_bar
 from lanewise.host import MemoryLimit, cpu_name, default_threads, memory_limit
 from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.drafts import read_head
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model, placing_refusal, tuning
@@ -50,15 +51,18 @@ def threads_of(settings: ComputeSettings) -> int:
 
 @contextmanager
 def open_model(
-    settings: ModelSettings, longest: int | None = None, mtp: bool = False
+    settings: ModelSettings, longest: int | None = None, draft: str | None = None
 ) -> Iterator[Opened]:
     """Load the model of ``settings``; it is closed when the block is left.
 
     ``longest`` is how many tokens its texts will have at most, None: as many as the model allows.
-    With ``mtp`` it must have a head that predicts further tokens, which is loaded too.
+    ``draft`` is a head that guesses further tokens, which is loaded too: mtp, or its path.
     """
     threads = threads_of(settings)
-    with open_checkpoint(resolve_model(settings.model), mtp=mtp) as checkpoint:
+    drafted = read_head(draft)
+    with open_checkpoint(
+        resolve_model(settings.model), mtp=drafted.mtp, head=drafted.head
+    ) as checkpoint:
         checkpoint.limit_context(longest)
         tuning.prepare(settings.isa, cpu_name(), enabled=settings.autotune)
         set_fetch_ahead(settings.fetch_ahead)

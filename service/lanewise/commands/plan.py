@@ -13,6 +13,7 @@ from lanewise.commands.bench import measure
 from lanewise.commands.opening import open_model
 from lanewise.commands.plan_report import MAX_FOUND, print_found, print_instances, print_plan
 from lanewise.commands.progress import steps_bar
+from lanewise.loading.checkpoints.drafts import read_head
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.planning.machines import Instance, Price, find_instance, instances, machine_of
@@ -24,7 +25,7 @@ from lanewise.planning.work import ModelWork, cached_token_bytes, moved_state_by
 from lanewise.runtime import KvLayout, Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_name
-from lanewise.settings import MTP, BenchSettings, PlanSettings, Settings, SettingsError
+from lanewise.settings import BenchSettings, PlanSettings, Settings, SettingsError
 
 SYSTEM_SHARE = 0.03  # of an instance's memory: what its system keeps
 DECODE_TOKENS = 32  # of each decode test on this machine
@@ -139,7 +140,7 @@ def _asked(settings: PlanSettings, instance: Instance | None) -> Asked:
 def _plan_here(settings: PlanSettings) -> Planned:
     """Load the model and measure it with contexts and numbers of users as they are planned."""
     limit = _limit(settings, None)  # before the model takes its part
-    with open_model(settings, mtp=settings.draft == MTP) as opened:
+    with open_model(settings, draft=settings.draft) as opened:
         longest = opened.model.config.context_length
         _check_lengths(settings, longest)
         context = settings.prompt_tokens + settings.answer_tokens // 2
@@ -170,7 +171,10 @@ def _plan_elsewhere(settings: PlanSettings, instance: Instance | None) -> Planne
 @contextmanager
 def _opened_elsewhere(settings: PlanSettings) -> Iterator[Callable[[Instance | None], Planned]]:
     """What plans for any machine: the model's matrices are known, but none of them is read."""
-    with open_checkpoint(resolve_model(settings.model), mtp=settings.draft == MTP) as checkpoint:
+    draft = read_head(settings.draft)
+    with open_checkpoint(
+        resolve_model(settings.model), mtp=draft.mtp, head=draft.head
+    ) as checkpoint:
         _check_lengths(settings, checkpoint.config.context_length)
         weights = held_name(checkpoint, settings.weights)
         kv_type = resolve_kv_type(settings.kv_cache_dtype, weights)

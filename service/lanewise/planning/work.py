@@ -23,7 +23,7 @@ from lanewise.runtime.targets import EXPERTS, head_role, held_size, target_types
 # its input twice, rotation, quantization of what attention gives, activation and its quantization.
 NORMS = 4
 # What a step multiplies of a head that predicts further tokens: the rest runs between steps.
-FED = (Role.MTP_PROJECTION, Role.ATTN_K, Role.ATTN_V, Role.LATENT_DOWN)
+FED = (Role.MTP_PROJECTION, Role.HEAD_FUSION, Role.ATTN_K, Role.ATTN_V, Role.LATENT_DOWN)
 STATE_PASSES = 3  # over the state of a head: it shrinks, something is added, a result is read
 
 
@@ -117,7 +117,8 @@ def work_of(
         looked_up = {Role.PER_LAYER_EMBEDDING, *({Role.TOKEN_EMBEDDING} - {head})}
         if is_vector(tensor.role) or tensor.role in looked_up:
             continue
-        if tensor.role not in FED and config.layers[tensor.layer].mtp:
+        is_fed = tensor.role in FED and config.reader is None
+        if config.layers[tensor.layer].mtp and not is_fed:
             continue
         part = share if tensor.role in EXPERTS else 1.0
         key = (kind.name.lower(), tensor.role is head, tensor.role in EXPERTS)
@@ -165,7 +166,7 @@ def _attentions(config: ModelConfig) -> list[Attention]:
 
 def _layers_of(config: ModelConfig) -> Sequence[Layer]:
     """Without a head that predicts further tokens: what its guesses cost, they are to gain."""
-    return config.layers[: config.n_layers - config.has_mtp]
+    return config.layers[: config.n_layers - config.n_head_layers]
 
 
 def _state_values(state: State | None, hidden: int) -> float:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lanewise.loading.checkpoints.small_model import cache_folder
@@ -21,11 +22,17 @@ def identity_of(
 
     The files are read for it, unless their digests are remembered.
     """
+    config, files = model.config, model.files
+    if config.has_mtp:  # no answer depends on what guesses
+        config = replace(config, layers=config.layers[: -config.n_head_layers], reader=None)
+    if model.head is not None:
+        config = replace(config, ropes=config.ropes[: model.head.n_ropes])
+        files = tuple(file for file in files if file != model.head.path)
     # ``parts`` tells which matrices are held in types of their own.
-    program = f"{model.config!r}\n{model.parts}"
+    program = f"{config!r}\n{model.parts}"
     return ModelIdentity(
         name=model.name,
-        files_sha256=files_digest(model.files),
+        files_sha256=files_digest(files),
         program_sha256=hashlib.sha256(program.encode()).hexdigest(),
         weights=model.weights,
         numerics=model.info.numerics,

@@ -11,13 +11,14 @@ from lanewise import host
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.held import held_within
 from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.planning.memory import plan_memory
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes, held_name, tower_bytes
-from lanewise.settings import MTP, Settings, SettingsError, resolve_mapping
+from lanewise.settings import Settings, SettingsError, resolve_mapping
 
 # Interpreter, library, tokenizer and activations of a step.
 PROCESS_BYTES = 384 * host.MIB
@@ -37,8 +38,8 @@ def size_of(settings: Settings, budget: int, memory: int | None) -> dict[str, An
     more = {"request_memory": held.requests, "grammar_cache_memory": held.grammars}
     more["response_store_bytes"] = held.responses
     path = resolve_model(settings.model)
-    mtp = settings.speculation and settings.draft == MTP
-    with open_checkpoint(path, settings.hf_overrides, mtp=mtp) as checkpoint:
+    draft = read_draft(settings.draft if settings.speculation else None)
+    with open_checkpoint(path, settings.hf_overrides, mtp=draft.mtp, head=draft.head) as checkpoint:
         checkpoint.limit_context(settings.max_model_len)
         weights = held_bytes(checkpoint, settings.weights)
         weights += tower_bytes(checkpoint, settings.tower_weights)
@@ -47,7 +48,7 @@ def size_of(settings: Settings, budget: int, memory: int | None) -> dict[str, An
             return {"bytes": memory or fixed, "settings": more}
         kv_type = resolve_kv_type(settings.kv_cache_dtype, held_name(checkpoint, settings.weights))
         with Model(checkpoint, isa=None, threads=1) as model:  # nothing is loaded into it
-            layout = model.kv_layout(kv_type, groups_by_window=settings.draft in (None, MTP))
+            layout = model.kv_layout(kv_type, groups_by_window=draft.model is None)
         context = settings.max_model_len or checkpoint.config.context_length
     if settings.kv_memory is not None:
         return {"bytes": memory or fixed + settings.kv_memory, "settings": more}

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Packing, Tensor
+from lanewise.loading.base.checkpoint import (
+    AttachedHead,
+    Checkpoint,
+    ModelFileError,
+    Packing,
+    Tensor,
+)
 from lanewise.loading.base.formats import TABLE_BYTES, TensorType, has_table
 from lanewise.loading.base.mapped_file import changed_files
 from lanewise.loading.base.names import HF, TENSOR_NAMES, is_vector
@@ -82,6 +88,7 @@ class Model:
     files: tuple[Path, ...]  # what it was read from; a directory stands for its contents
     tower: "Model | None"  # makes rows of pictures for this one, which closes it
     vision: VisionFacts | None
+    head: AttachedHead | None
 
     def __init__(
         self,
@@ -99,6 +106,7 @@ class Model:
         self.weights, self.parts = checkpoint.weights_name, ""
         self.placement = placement
         self.tower, self.vision = None, checkpoint.vision
+        self.head = checkpoint.head
         self._handle = _create(self._native, self.config, isa, threads)
 
     @classmethod

@@ -46,6 +46,10 @@ MATRICES = frozenset(
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,
+        Role.HEAD_FUSION,
+        Role.HEAD_OUTPUT,
+        Role.HEAD_EMBEDDING,
+        Role.HEAD_RETURN,
         Role.PATCHES,
     }
 )
@@ -145,6 +149,34 @@ def head_role(config: ModelConfig) -> Role:
 
 def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
     """The type each tensor is held in when matrices are asked to be of type ``weights``.
+
+    A head that others made to guess for a quantized model is held as q8_0 where nothing else is
+    asked of it: its files have floats, and no answer depends on it.
+    """
+    found = model_types(checkpoint, weights)
+    config = checkpoint.config
+    heads = {
+        number
+        for number, layer in enumerate(config.layers)
+        if layer.head is not None or (layer.mtp and config.reader is not None)
+    }
+    if not heads:
+        return found
+    if checkpoint.weights_name in (kind.name.lower() for kind in FLOAT_TYPES):
+        return found
+    return [
+        TensorType.Q8_0
+        if tensor.layer in heads
+        and tensor.role in MATRICES
+        and target in FLOAT_TYPES
+        and tensor.cols % QUANTIZED_GROUP == 0
+        else target
+        for tensor, target in zip(checkpoint.tensors, found, strict=True)
+    ]
+
+
+def model_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[TensorType]:
+    """The types as :func:`target_types` says, a head like the rest.
 
     Float matrices become q4_0 or q8_0 if their rows divide into groups of 32; vectors and all
     other matrices keep their type. A file that is of type ``weights`` already stays as it is. Where

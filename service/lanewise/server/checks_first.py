@@ -5,7 +5,7 @@ from pathlib import Path
 from lanewise import host
 from lanewise.loading.adapters.lora import open_adapter
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
-from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model
 from lanewise.runtime.model import resolve_kv_type
@@ -13,7 +13,7 @@ from lanewise.runtime.targets import held_name
 from lanewise.server.adapters import check_adapters
 from lanewise.server.make_engine import check_cache, check_context
 from lanewise.server.names import names_of
-from lanewise.settings import MTP, Settings, SettingsError
+from lanewise.settings import Settings, SettingsError
 
 
 def check_first(settings: Settings, checkpoint: Checkpoint, limit: host.MemoryLimit) -> None:
@@ -28,14 +28,16 @@ def check_first(settings: Settings, checkpoint: Checkpoint, limit: host.MemoryLi
             open_adapter(folder, checkpoint.config, settings.max_lora_rank).close()
         except (ModelFileError, OSError, ValueError) as error:
             raise SettingsError(f"lora: {error}") from error
-    if settings.draft not in (None, MTP) and settings.speculation:
+    small = None
+    if settings.speculation:
         try:
-            open_checkpoint(resolve_model(settings.draft)).close()
+            small = read_draft(settings.draft).model
+            if small is not None:
+                open_checkpoint(small).close()
         except ModelFileError as error:
             raise SettingsError(f"draft: {error}") from error
     if settings.kv_memory is not None:  # which alone decides: what weights take is not known yet
         kv_type = resolve_kv_type(settings.kv_cache_dtype, held_name(checkpoint, settings.weights))
         with Model(checkpoint, isa=None, threads=1) as model:  # nothing is loaded into it
-            is_alone = settings.draft in (None, MTP)
-            layout = model.kv_layout(kv_type, groups_by_window=is_alone)
+            layout = model.kv_layout(kv_type, groups_by_window=small is None)
         check_cache(settings, layout, checkpoint.config.context_length, limit)

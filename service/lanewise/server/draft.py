@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from lanewise import host
 from lanewise.engine.guessing.draft_model import DraftModel
-from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Model, Session
 from lanewise.runtime.model import resolve_kv_type
-from lanewise.settings import MTP, Settings, SettingsError
+from lanewise.settings import Settings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise.topology import Placement
 
@@ -59,9 +59,11 @@ def open_draft(
 
     Raises SettingsError when its vocabulary is another one.
     """
-    if settings.draft in (None, MTP) or not settings.speculation:
+    path = read_draft(settings.draft if settings.speculation else None).model
+    if path is None:
         return None
-    with open_checkpoint(resolve_model(settings.draft)) as checkpoint:
+    assert settings.draft is not None
+    with open_checkpoint(path) as checkpoint:
         if checkpoint.config.has_states:
             raise SettingsError(
                 f"draft is {settings.draft}, whose layers keep a state; accepted: a model without"

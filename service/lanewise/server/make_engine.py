@@ -86,7 +86,7 @@ def make_engine(
     if draft is not None:
         guesses = _run_draft(draft, threads, config)
     elif model.config.has_mtp:
-        guesses = PredictionHead(session, config)
+        guesses = PredictionHead(session, config, model.config.reader is not None)
     tower = None
     if sees and model.tower is not None:
         most = most_patches(model.tower, config.max_model_len)

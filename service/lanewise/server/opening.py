@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from lanewise import host, topology
 from lanewise.loading.base.checkpoint import Checkpoint
+from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.hub import REAL_ONE, TOY, is_toy, resolve_model
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.server.checks_first import check_first
 from lanewise.server.model_text import Text, make_text, text_of_pooled
 from lanewise.server.progress import progress_of
-from lanewise.settings import MTP, Settings
+from lanewise.settings import Settings
 
 if TYPE_CHECKING:
     from lanewise.runtime import Model
@@ -55,10 +56,12 @@ class Opened:
 
 
 def _open_files(settings: Settings, path: Path) -> Checkpoint:
+    draft = read_draft(settings.draft if settings.speculation else None)
     checkpoint = open_checkpoint(
         path,
         settings.hf_overrides,
-        mtp=settings.speculation and settings.draft == MTP,
+        mtp=draft.mtp,
+        head=draft.head,
         mmproj=None if settings.mmproj is None else Path(settings.mmproj).expanduser(),
     )
     checkpoint.limit_context(settings.max_model_len)

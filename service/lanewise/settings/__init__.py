@@ -38,7 +38,7 @@ from lanewise.settings.key_files import (
     store_secret,
     with_keys_of_files,
 )
-from lanewise.settings.kinds import MTP, SettingsError, parse_size
+from lanewise.settings.kinds import SettingsError, parse_size
 from lanewise.settings.knobs import Settings
 from lanewise.settings.models import (
     ComputeSettings,
@@ -64,7 +64,6 @@ from lanewise.settings.reading import (
 __all__ = [
     "EVERY_SETTINGS",
     "LIMITS",
-    "MTP",
     "QUANTIZED_FORMATS",
     "BatchSettings",
     "BenchSettings",

@@ -9,7 +9,6 @@ from lanewise.settings.kinds import (
     DAY,
     KEYS,
     LOADED_AS,
-    MTP,
     SIZE,
     SWITCH,
     TEMPERATURE,
@@ -28,7 +27,7 @@ from lanewise.settings.models import (
     WeightSettings,
 )
 
-MTP_DRAFT = (choice(MTP), "with the model's own head that guesses further tokens, as in serve")
+HEAD_DRAFT = (TEXT, "with a head that guesses further tokens: mtp, or a path, as in serve")
 JSON_REPORT = (SWITCH, "print one JSON object instead of a table")
 # What `lanewise quantize` can make of matrices; quantizer/FORMAT.md describes each.
 QUANTIZED_FORMATS = (
@@ -76,7 +75,7 @@ class BenchSettings(ReportSettings):
         " is decoded with and without speculation",
     )
     draft_tokens: int = knob(15, *DRAFT_TOKENS)
-    draft: str | None = knob(None, *MTP_DRAFT)
+    draft: str | None = knob(None, *HEAD_DRAFT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +189,7 @@ class PlanSettings(ReportSettings):
     )
     prompt_tokens: int = knob(256, integer(1), "tokens of each prompt, all new")
     answer_tokens: int = knob(128, integer(2), "tokens of each answer")
-    draft: str | None = knob(None, *MTP_DRAFT)
+    draft: str | None = knob(None, *HEAD_DRAFT)
     context: int | None = knob(
         None,
         integer(1),

@@ -53,7 +53,6 @@ def choice(*names: str) -> Kind:
     return Kind(_checked(parse, names.__contains__), " | ".join(names), "NAME")
 
 
-MTP = "mtp"  # of draft: the head that the model brings along
 LOADED_AS = Kind(choice("q8_0", "q4_0").parse, "q8_0 and q4_0, commas between", "NAME,…", True)
 
 _UNITS = {"": 1, "b": 1}

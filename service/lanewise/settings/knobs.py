@@ -89,8 +89,8 @@ class Settings(ModelSettings, TowerSettings):
     draft: str | None = knob(
         None,
         TEXT,
-        "a small model of the same vocabulary that guesses too; or mtp: the model's own head"
-        " for this (Qwen 3.5, Qwen3-Next, GLM 4.5)",
+        "what guesses too: a small model of the same vocabulary, a head for this model (EAGLE-3,"
+        " Gemma 4's assistant), or mtp: its own head",
     )
     draft_tokens: int = knob(15, *DRAFT_TOKENS)
     prefix_cache: bool = knob(

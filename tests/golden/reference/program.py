@@ -42,8 +42,13 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
     return logits_of_rows(config, weights, rows), margin
 
 
-def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
-    """Rows behind the output norm, without a head that predicts further tokens; and the margin."""
+def hidden_rows(
+    config: ModelConfig, weights: Weights, tokens: list[int], fronts: list[Array] | None = None
+) -> tuple[Array, float]:
+    """Rows behind the output norm, without a head that predicts further tokens; and the margin.
+
+    ``fronts`` gets x in front of each layer, and behind the last.
+    """
     x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
@@ -51,6 +56,8 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
     stored = Stored()
     for index in range(config.n_layers - config.has_mtp):
         own = of_layer(weights, index)
+        if fronts is not None:
+            fronts.append(x)
         x, near = through_layer(config, index, own, x, stored)
         margin = min(margin, near)
         if config.per_layer_size:
@@ -60,6 +67,8 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
             result = gate * inputs[:, index] @ own[Role.PER_LAYER_OUT].T
             x = x + norm(config, own, Role.PER_LAYER_RESULT_NORM, result)
         x = x * config.layers[index].output_scale
+    if fronts is not None:
+        fronts.append(x)
     margin = min(margin, stored.margin)
     return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), float(margin)
 

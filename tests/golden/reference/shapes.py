@@ -1,6 +1,7 @@
 """Which tensors a program has, of which shapes, as its definition needs them."""
 
 from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.program import (
     Attention,
     Experts,
@@ -40,6 +41,8 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
     if of_layer.mtp:
         shapes |= {Role.MTP_EMBEDDING_NORM: (hidden,), Role.MTP_HIDDEN_NORM: (hidden,)}
         shapes |= {Role.MTP_PROJECTION: (hidden, 2 * hidden), Role.MTP_NORM: (hidden,)}
+    if of_layer.head is not None:
+        shapes = with_taps(shapes, of_layer.head, config)
     if own := config.per_layer_size:
         shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
         shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)
@@ -48,6 +51,31 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
             if norm_role in shapes:
                 shapes[Role[f"{norm_role.name}_BIAS"]] = (hidden,)
     return shapes.get(role)
+
+
+def with_taps(
+    shapes: dict[Role, tuple[int, ...]], head: Taps, config: ModelConfig
+) -> dict[Role, tuple[int, ...]]:
+    """Of a prediction head with taps: attention reads twice as much."""
+    hidden, three = config.hidden_size, 3 * config.hidden_size
+    left = {
+        role: shape
+        for role, shape in shapes.items()
+        if role not in (Role.MTP_PROJECTION, Role.ATTN_NORM)
+    }
+    for role in (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_GATE):
+        if role in left:
+            left[role] = (left[role][0], 2 * hidden)
+    left[Role.HEAD_FUSION] = (hidden, three)
+    if head.fusion_norm:
+        left[Role.HEAD_FUSION_NORM] = (three,)
+    if head.own_embedding:
+        left[Role.HEAD_EMBEDDING] = (config.vocab_size, hidden)
+    if head.outputs:
+        left[Role.HEAD_OUTPUT] = (head.outputs, hidden)
+    if head.chooses:
+        left[Role.HEAD_TOKENS] = (head.outputs,)
+    return left
 
 
 def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:

@@ -3,6 +3,9 @@
 The model's steps write the head's keys and values into the blocks of the head's layers. They leave
 the hidden row from which the head starts in the sequence's place for a state. So the head follows
 the model through prefix-cache hits, preemptions and failed guesses.
+
+A head without keys of its own reads the model's. It runs one token behind the text, so that it sees
+what the model has stored, and every guess has the position of the last known token.
 """
 
 import time
@@ -12,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.engine.base.config import EngineConfig
-from lanewise.engine.base.positions import Uint32s, positions_at
+from lanewise.engine.base.positions import AXES, Uint32s, positions_at
 from lanewise.engine.base.runner import ModelRunner
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.drawing.sampling import allowed_mask
@@ -24,7 +27,7 @@ from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Draw, raise_failed
 class PredictionHead:
     """Runs the head for many sequences at once, between two steps of the model."""
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
+    def __init__(self, runner: ModelRunner, config: EngineConfig, reads_keys: bool = False) -> None:
         """``runner`` runs the model with its head; ``config`` is the engine's."""
         self.costs = RowCosts()
         self._runner = runner
@@ -34,6 +37,7 @@ class PredictionHead:
         self._mask = allowed_mask(config.vocab_size, usable)
         self._most_tokens = config.max_model_len
         self._n_axes = config.pictures.n_axes
+        self._behind = int(reads_keys)
 
     def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
@@ -45,7 +49,7 @@ class PredictionHead:
         0 until a sequence has drawn since its admission: before that its state may be a copy that
         the next step has still to make.
         """
-        if len(sequence.tokens) <= sequence.n_admitted:
+        if len(sequence.tokens) <= max(sequence.n_admitted, 1 + self._behind):
             return 0
         return max(0, self._most_tokens - len(sequence.tokens))
 
@@ -66,7 +70,7 @@ class PredictionHead:
             batch = Batch(
                 token_ids=tokens,
                 query_start=range(len(live) + 1),
-                context_lens=[len(one.tokens) - 1 + length for one in sequences],
+                context_lens=[self._place(one, length) - self._behind for one in sequences],
                 block_tables=block_tables,
                 logit_rows=range(len(live)),
                 table_rows=[one.table_row for one in sequences],
@@ -85,11 +89,17 @@ class PredictionHead:
             self.costs.note(len(live), time.perf_counter() - began)
         return guessed
 
+    def _place(self, sequence: Scheduled, length: int) -> int:
+        """The place of what is fed; a head that reads the model's keys stays where it is."""
+        return len(sequence.tokens) - 1 + (0 if self._behind else length)
+
     def _positions(self, sequences: Sequence[Scheduled], length: int) -> Uint32s | None:
         """Positions of what is fed, so many tokens behind the last known; None: the places."""
-        if self._n_axes == 1 or not any(one.request.pictures for one in sequences):
-            return None
-        found = [positions_at(one, len(one.tokens) - 1 + length, 1) for one in sequences]
+        has_own = self._n_axes > 1 and any(one.request.pictures for one in sequences)
+        places = [self._place(one, length) for one in sequences]
+        if not has_own:
+            return np.tile(np.array(places, np.uint32), (AXES, 1)) if self._behind else None
+        found = [positions_at(one, at, 1) for one, at in zip(sequences, places, strict=True)]
         return np.concatenate(found, axis=1)
 
     def close(self) -> None:

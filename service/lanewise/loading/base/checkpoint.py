@@ -147,9 +147,16 @@ class Role(IntEnum):
         102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
     )
     ATTN_POSITION_QUERIES = 103
+    # A prediction head with taps, once per layer.
+    HEAD_FUSION = 114  # (hidden_size, taps * hidden_size)
+    HEAD_FUSION_NORM = 115
+    HEAD_OUTPUT = 116  # (outputs, hidden_size)
+    HEAD_TOKENS = 117  # (1, outputs)
+    HEAD_EMBEDDING = 118  # (vocab_size, hidden_size)
+    HEAD_RETURN = 119  # (hidden_size, size), of a head that reads the model's keys
     # Of layers with an inner_norm.
-    ATTN_INNER_NORM = 124  # (n_heads * head_dim,)
-    FFN_INNER_NORM = 125  # (size,)
+    ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
+    FFN_INNER_NORM = 121  # (size,)
 
 
 @dataclass(frozen=True)
@@ -238,6 +245,14 @@ class TokenizerFiles:
     text_files: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class AttachedHead:
+    """A head of others that guesses for a model: what came with it, and is no part of answers."""
+
+    path: Path
+    n_ropes: int  # of the model without it
+
+
 class Checkpoint:
     """A model file or directory, mapped into memory; use it as a context manager."""
 
@@ -266,6 +281,7 @@ class Checkpoint:
         # What makes rows of pictures for this language model, and what is known about pictures.
         self.tower: Checkpoint | None = None
         self.vision: VisionFacts | None = None
+        self.head: AttachedHead | None = None
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:

@@ -58,6 +58,12 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.MTP_HIDDEN_NORM: ("nextn.hnorm.weight", "hnorm.weight"),
         Role.MTP_PROJECTION: ("nextn.eh_proj.weight", "eh_proj.weight"),
         Role.MTP_NORM: ("nextn.shared_head_norm.weight", "shared_head.norm.weight"),
+        Role.HEAD_FUSION: ("head_fusion.weight", "head.fusion.weight"),
+        Role.HEAD_FUSION_NORM: ("head_fusion_norm.weight", "head.fusion_norm.weight"),
+        Role.HEAD_OUTPUT: ("head_output.weight", "head.output.weight"),
+        Role.HEAD_RETURN: ("head_return.weight", "head.return.weight"),
+        Role.HEAD_TOKENS: ("head_tokens", "head.tokens"),
+        Role.HEAD_EMBEDDING: ("head_embd.weight", "head.embed_tokens.weight"),
         Role.ATTN_Q: ("attn_q.weight", "self_attn.q_proj.weight"),
         Role.ATTN_K: ("attn_k.weight", "self_attn.k_proj.weight"),
         Role.ATTN_V: ("attn_v.weight", "self_attn.v_proj.weight"),
@@ -217,7 +223,7 @@ def is_vector(role: Role) -> bool:
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.ATTN_DISTANCES, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
         or role in (Role.ATTN_POSITION_KEYS, Role.ATTN_POSITION_QUERIES)
-        or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS)
+        or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS, Role.HEAD_TOKENS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))
     )

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lanewise.loading.base.drafting_heads import Reader, Taps
 from lanewise.loading.base.patches import Patches
 
 
@@ -300,6 +301,8 @@ class Layer:
     wiring: str = "in_turn"  # one of WIRINGS
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
+    follows: bool = False  # with mtp: a further layer of the same head (ModelConfig.reader)
+    head: Taps | None = None  # of a layer with mtp that others made for the model
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
     # What matrices read is rounded to int8 codes with one scale for the token (BitNet).
     row_codes: bool = False
@@ -376,6 +379,7 @@ class ModelConfig:
     n_positions: int = 0
     # Of a model beside a tower with taps: their parts of a row are added behind its first layers.
     n_taps: int = 0
+    reader: Reader | None = None  # of which layers with mtp are; None: such a layer is another head
 
     def for_context(self, longest: int) -> ModelConfig:
         """Return the program for texts of up to ``longest`` tokens, whose angles may differ."""
@@ -411,6 +415,11 @@ class ModelConfig:
     def has_mtp(self) -> bool:
         """Whether the last layer is a multi-token prediction head."""
         return self.layers[-1].mtp
+
+    @property
+    def n_head_layers(self) -> int:
+        """How many of the last layers are a head that predicts further tokens."""
+        return sum(layer.mtp for layer in self.layers)
 
     def ffn_size(self, layer: int) -> int:
         """The inner size of a layer's FFN, or of each of its experts; 0 without an FFN."""

@@ -13,6 +13,7 @@ from lanewise.loading.base.sentences import SentenceModel
 from lanewise.loading.checkpoints.gguf_checkpoint import open_gguf
 from lanewise.loading.checkpoints.hf_checkpoint import open_hugging_face
 from lanewise.loading.checkpoints.packed_checkpoint import is_packed, open_packed
+from lanewise.loading.drafters.attaching import attach_head, is_head
 from lanewise.loading.files.weights_files import WEIGHTS, other_weights
 from lanewise.loading.pooling.judges import TOKENS, is_judge, make_judge, overridden, with_answers
 from lanewise.loading.pooling.pooled import add_dense, as_pooled
@@ -25,6 +26,7 @@ def open_checkpoint(
     mtp: bool | None = False,
     mmproj: Path | None = None,
     tower: bool = True,
+    head: Path | None = None,
 ) -> Checkpoint:
     """Open a GGUF file or a Hugging Face directory.
 
@@ -33,9 +35,22 @@ def open_checkpoint(
 
     ``overrides`` replace keys of a directory's config.json. With ``mtp`` the multi-token prediction
     head must be there and is read, with False it is left out, with None it is read if it is there.
-    ModelFileError for anything that cannot be served.
+    ``head`` is one that others made for the model, which is attached. ModelFileError for anything
+    that cannot be served.
     """
-    path = Path(path)
+    opened = _open(Path(path), overrides or {}, mtp, mmproj, tower)
+    if head is not None:
+        try:
+            attach_head(opened, head)
+        except BaseException:
+            opened.close()
+            raise
+    return opened
+
+
+def _open(
+    path: Path, overrides: Mapping[str, Any], mtp: bool | None, mmproj: Path | None, tower: bool
+) -> Checkpoint:
     try:
         is_directory = path.is_dir()
         exists = path.exists()
@@ -46,13 +61,17 @@ def open_checkpoint(
             f"{path}: no such file or directory; give a GGUF file, a Hugging Face directory,"
             " or a hub id"
         )
+    if is_head(path):
+        raise ModelFileError(
+            f"{path}: a head that guesses for a model; give the model, and this as its draft"
+        )
     if is_directory and mmproj is not None:
         raise ModelFileError(
             f"{path}: mmproj gives a GGUF file its tower, and this is a directory, which has its"
             " own; leave it out"
         )
     if is_directory:
-        return open_directory(path, overrides or {}, mtp, tower)
+        return open_directory(path, overrides, mtp, tower)
     if overrides:
         raise ModelFileError(
             f"{path}: hf_overrides change a directory's config.json, and this is a GGUF file, whose"

@@ -26,6 +26,7 @@ MAX_ARRAY_DEPTH = 2
 WINDOW_BYTES = 8 << 20
 
 STRING, ARRAY = 8, 9
+WHOLE_NUMBERS = {TensorType.I32: 4, TensorType.I64: 8}  # tensors of other things than weights
 # Value type id to struct and array codes; both are little-endian on every machine we run on.
 SCALARS = {
     0: "B",
@@ -271,6 +272,8 @@ class _Reader:
         return name, shape, tensor_type, offset, start
 
     def n_bytes(self, name: str, shape: tuple[int, ...], kind: TensorType, entry_at: int) -> int:
+        if kind in WHOLE_NUMBERS:
+            return prod(shape) * WHOLE_NUMBERS[kind]
         block = BLOCKS.get(kind)
         if block is None:  # rejected later, if the model needs this tensor
             return 0

@@ -14,10 +14,16 @@ REMOVED_TYPES = {31, 32, 33, 36, 37, 38}  # repacked forms that GGUF once had
 
 
 def bind_tensors(
-    config: ModelConfig, sources: Sources, column: int, interleaved_rope: bool, source: str
+    config: ModelConfig,
+    sources: Sources,
+    column: int,
+    interleaved_rope: bool,
+    source: str,
+    first_layer: int | None = None,
 ) -> list[Tensor]:
     """Give each tensor of the file its role, in the order of the forward step.
 
+    With ``first_layer`` the file has only the tensors of the layers from there on.
     A missing, unknown, misshapen or unreadable tensor is an error that names it.
     """
     if interleaved_rope:
@@ -25,6 +31,7 @@ def bind_tensors(
     wanted = [
         one
         for one in program_tensors(config)
+        if first_layer is None or (one.of_layer and one.layer >= first_layer)
         if not one.optional or TENSOR_NAMES[one.role][column].format(one.layer) in sources
     ]
     names = [TENSOR_NAMES[one.role][column].format(one.layer) for one in wanted]

@@ -115,6 +115,9 @@ class NativeProgram:
         out.rms_norm_eps = config.rms_norm_eps / config.residual_scale**2
         out.embedding_scale = config.embedding_scale / config.residual_scale
         out.n_layers = config.n_layers
+        if config.reader is not None:
+            out.reader_layers = config.n_head_layers
+            out.reader_size, out.reader_eps = config.reader.size, config.reader.norm_eps
         if config.patches is not None:
             self._copy(config.patches, out.patches)
             for number, layer in enumerate(config.patches.taps[: len(out.patches.taps)]):
@@ -155,6 +158,10 @@ class NativeProgram:
     def _layer(self, layer: Layer, config: ModelConfig, out: Any) -> None:
         lib = self._clib.lib
         self._copy(layer, out)
+        out.mtp = layer.mtp + layer.follows  # 2: a further layer of a head
+        if layer.head is not None:
+            self._copy(layer.head, out.head)
+            out.head.n_taps, out.head.taps = len(layer.head.taps), layer.head.taps
         if layer.attention is not None:
             self._attention(layer.attention, out.attention)
         if layer.state is not None:

@@ -127,7 +127,7 @@ def _layer(fields: Fields) -> Layer:
         None if name is None else _record(kinds[name], _object(fields, name))
         for kinds, name in zip(PARTS, found, strict=True)
     )
-    flags = {name: fields.flag(name, default=False) for name in LAYER_FLAGS}
+    flags: dict[str, Any] = {name: fields.flag(name, default=False) for name in LAYER_FLAGS}
     wiring = fields.text("wiring") if fields.is_set("wiring") else "in_turn"
     scale = fields.number("output_scale", default=1.0)
     return Layer(attention, ffn, state=state, wiring=wiring, output_scale=scale, **flags)
