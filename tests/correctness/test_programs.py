@@ -189,6 +189,8 @@ def with_further_kinds(rng: np.random.Generator, config: ModelConfig) -> ModelCo
         learned_positions=plain_residual and bool(rng.random() < 0.3),
         output_bias=bool(rng.random() < 0.4),
         logit_softcap=float(np.float32(rng.uniform(1, 9))) if rng.random() < 0.3 else 0.0,
+        result_eps=0.5 if rng.random() < 0.3 else 0.0,
+        embedding_norm=norm == "rms" and plain_residual and bool(rng.random() < 0.3),
     )
     return replace(made, layers=tuple(with_latents(rng, made, one) for one in made.layers))
 
@@ -348,6 +350,7 @@ def all_further_kinds() -> ModelConfig:
     ropes = (Rope(1e4, 32), Rope(1e6, 16))
     config = ModelConfig("random", 64, VOCAB, 256, 1e-5, False, ropes, layers)
     ends = {"learned_positions": True, "output_bias": True, "logit_softcap": 4.0}
+    ends |= {"embedding_norm": True, "result_eps": 0.25}
     return replace(config, per_layer_size=32, **ends)
 
 

@@ -131,7 +131,6 @@ def test_what_cannot_be_computed_is_refused(
     ("name", "reason"),
     [
         ("mimo_v2_flash", "values have another size than keys"),
-        ("muse_glimmer_text", "its embedding goes through a norm"),
         ("bailing_hybrid", "it has layers with a recurrent state"),
         ("llama4_text", "its attention sees chunks of the text"),
         ("gemma3n_text", "it has several residual streams"),

@@ -124,6 +124,9 @@ static void test_layers(void) {
     SPOILT(c->n_ropes = 9, "n_ropes is 9, must be 0 to 8");
     SPOILT(c->embedding_scale = 0, "embedding_scale is 0");
     SPOILT(c->logit_scale = NAN, "logit_scale is nan");
+    SPOILT(c->result_eps = -1, "result_eps is -1");
+    SPOILT(c->embedding_norm = 2, "embedding_norm is 2, must be 0 to 1");
+    SPOILT((c->norm = LW_NORM_LAYER, c->embedding_norm = 1), "embedding_norm is 1, must be 0");
     SPOILT(good.rope.rotated = 31, "rope 0: rotated is 31, must be even");
     SPOILT(good.rope.scale = 0, "rope 0: scale is 0");
     SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");

@@ -293,7 +293,9 @@ typedef struct lw_model_config {
     uint32_t context_length;   // positions the model was made for
     uint32_t tied_embeddings;  // 1: the head is the token embedding
     float rms_norm_eps;        // epsilon of norms of both kinds
-    float embedding_scale;     // rows of the embedding are multiplied by it
+    float result_eps;          // epsilon of the norms of results; 0 = rms_norm_eps
+    uint32_t embedding_norm;   // 1: rows of the embedding go through RMSNorm without weights; LW_NORM_RMS only
+    float embedding_scale;     // rows of the embedding are multiplied by it, after that norm
     float logit_scale;         // logits are multiplied by it; 1, like embedding_scale, in most models
     float logit_softcap;       // 0 = off; else logits become cap * tanh(logit / cap), after their bias and scale
     uint32_t output_bias;      // 1: LW_OUTPUT_BIAS is added to logits

@@ -223,10 +223,10 @@ static void combine_normed(lw_worker* w, const lw_layer* layer, size_t row) {
     memset(sum, 0, hidden * sizeof *sum);
     for (size_t i = 0; i < used; ++i)
         w->ops->add_weighted(sum, e->out + e->slots[row * used + i] * hidden, hidden, weights[i]);
-    lw_normalize_row(w, sum, sum, layer->experts_result_norm, NULL, hidden);
-    lw_normalize_row(w, shared, shared, layer->shared_result_norm, NULL, hidden);
+    lw_normalize_result(w, sum, layer->experts_result_norm);
+    lw_normalize_result(w, shared, layer->shared_result_norm);
     lw_add_vector(sum, shared, hidden);
-    lw_normalize_row(w, sum, sum, layer->ffn_result_norm, NULL, hidden);
+    lw_normalize_result(w, sum, layer->ffn_result_norm);
     lw_add_vector(w->b->x + row * hidden, sum, hidden);
 }
 

@@ -100,7 +100,7 @@ struct lw_model {
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi
-    float* ones;                // [largest head_dim of a layer] weights for norms without weights
+    float* ones;                // [largest head_dim, or hidden_size] weights for norms without weights
     bool holds[LW_TYPE_LIMIT];  // types of the model's matrices
     bool has_minimums;          // a type subtracts minimums, so activations need their sums
     bool finished;

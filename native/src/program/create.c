@@ -45,7 +45,7 @@ static bool make_slopes(lw_model* model, const lw_attention_config* c) {
 }
 
 static bool make_ones(lw_model* model) {
-    uint32_t most = 1;
+    uint32_t most = model->config.embedding_norm ? model->config.hidden_size : 1;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const uint32_t dim = model->layers[i].config.attention.head_dim;
         if (dim > most) most = dim;

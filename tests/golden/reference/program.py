@@ -44,7 +44,7 @@ def logits_of(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple
 
 def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tuple[Array, float]:
     """Rows behind the output norm, without a head that predicts further tokens; and the margin."""
-    x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
+    x, margin = embedded(config, weights, tokens), np.inf
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
     inputs = layer_inputs(config, weights, tokens, x)
@@ -62,6 +62,14 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
         x = x * config.layers[index].output_scale
     margin = min(margin, stored.margin)
     return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), float(margin)
+
+
+def embedded(config: ModelConfig, weights: Weights, tokens: list[int]) -> Array:
+    """The rows of tokens behind their norm, if they have one, and their scale."""
+    rows = weights[Role.TOKEN_EMBEDDING, 0][tokens]
+    if config.embedding_norm:
+        rows = rms(rows, np.ones(config.hidden_size), config.rms_norm_eps)
+    return rows * config.embedding_scale
 
 
 def logits_of_rows(config: ModelConfig, weights: Weights, rows: Array) -> Array:

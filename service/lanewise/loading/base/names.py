@@ -190,6 +190,7 @@ FIELD_NAMES: Mapping[str, str] = {
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
         "logit_scale": "logit_scale",
+        "output_multiplier": "logit_scale",
         "final_logit_softcapping": "final_logit_softcapping",
         "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     }.items()

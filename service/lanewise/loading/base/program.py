@@ -346,6 +346,8 @@ class ModelConfig:
     tied_embeddings: bool
     ropes: tuple[Rope, ...]
     layers: tuple[Layer, ...]
+    result_eps: float = 0.0  # of norms of results; 0: rms_norm_eps
+    embedding_norm: bool = False  # RMSNorm without weights of embeddings, before their scale
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0  # multiplies logits

@@ -58,6 +58,7 @@ from lanewise.loading.families import (
     mixtral,
     modernbert,
     mpnet,
+    muse_glimmer,
     nemotron,
     nemotron_h,
     nomic_bert,
@@ -131,6 +132,7 @@ FAMILIES: tuple[Family, ...] = (
     starcoder2.FAMILY,
     gemma2.FAMILY,
     gemma4.FAMILY,
+    muse_glimmer.FAMILY,
     olmo.FAMILY,
     olmo2.FAMILY,
     olmo3.FAMILY,
@@ -183,9 +185,6 @@ REASONS = {
     ),
     "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
-    "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
-        *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
-    ),
     "it has norms of what attention's output and the FFN's last matrix read": (
         *("bitnet", "bitnet-25", "bitnet-b1.58"),
     ),

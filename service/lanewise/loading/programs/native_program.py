@@ -213,6 +213,7 @@ def _faults(config: ModelConfig) -> Iterable[str]:
             "per_layer_size": config.per_layer_size > 0,
             "learned_positions": config.learned_positions,
             "result_norms": any(layer.result_norms for layer in config.layers),
+            "embedding_norm": config.embedding_norm,
         }.items():
             if here:
                 yield f"residual_scale is {config.residual_scale}; 1 is needed beside {name}"

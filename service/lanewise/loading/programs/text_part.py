@@ -38,7 +38,7 @@ TOWERS = {
         "connector",
         "mm_projector",
         "patch_merger",
-        "vision_language_adapter",
+        *("vision_language_adapter", "vision_adapter", "vision_projection"),
         "pre_mm_projector_norm",
     ),
 }
@@ -54,6 +54,7 @@ DEFAULT_TYPES = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "muse_glimmer": "muse_glimmer_text",
 }
 
 
