@@ -205,19 +205,25 @@ def with_other_heads(
         n_kv_heads = int(rng.integers(1, 4))
         head_dim = least + 2 * int(rng.integers(0, 12) if rng.random() < 0.8 else 200)
         heads = {"n_heads": n_kv_heads * int(rng.integers(1, 4)), "n_kv_heads": n_kv_heads}
-        kinds.append(heads | {"head_dim": head_dim})
-    found: dict[tuple[int, int, int | None], int] = {}
+        of_values = int(rng.integers(1, head_dim + 1)) if rng.random() < 0.4 else 0
+        kinds.append(heads | {"head_dim": head_dim, "value_dim": of_values})
+    found: dict[tuple[int | None, ...], int] = {}
     changed = []
     for number, layer in enumerate([*layers, *layers]):
         attention = layer.attention
         if attention is not None:
+            if attention.window is None and rng.random() < 0.4:
+                attention = replace(attention, chunk=32)
+            if attention.position_scale is not None:
+                attention = replace(attention, position_offset=1)
             kind = kinds[int(rng.integers(2))]
             attention = replace(attention, **kind)
-            key = (attention.n_kv_heads, attention.head_dim, attention.window)
+            key = (attention.n_kv_heads, attention.head_dim, attention.value_dim, attention.window)
             if key in found and rng.random() < 0.7:
                 attention = replace(attention, kv_layer=found[key])
             else:
-                values = {"values_are_keys": bool(rng.random() < 0.4)}
+                of_keys = attention.value_dim == 0 and bool(rng.random() < 0.4)
+                values = {"values_are_keys": of_keys, "value_scale": float(rng.choice([0, 0.75]))}
                 norm = config.residual_scale == 1.0 and bool(rng.random() < 0.4)
                 attention = replace(attention, value_norm=norm, **values)
                 found[key] = number
@@ -284,7 +290,9 @@ def with_latents(rng: np.random.Generator, config: ModelConfig, layer: Layer) ->
         limits = {"limit": 0.25, "shared_limit": float(rng.choice([0, 0.5]))}
         return replace(layer, ffn=replace(ffn, activation="capped", **limits))
     size = 32 * int(rng.integers(1, config.hidden_size // 32 + 1))
-    return replace(layer, ffn=replace(ffn, bias=False, down_bias=False, latent_size=size))
+    weighs = bool(rng.random() < 0.5)
+    ffn = replace(ffn, bias=False, down_bias=False, latent_size=size, weighs_inputs=weighs)
+    return replace(layer, ffn=ffn)
 
 
 def random_ffn(rng: np.random.Generator, bias: bool) -> Gated | Plain:

@@ -143,6 +143,13 @@ static void test_layers(void) {
     SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
     SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
     SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(a->chunk = 33, "layer 1: chunk is 33, must be a multiple of 32");
+    SPOILT((a->chunk = 32, a->window = 5), "layer 1: chunk is 32, with which window");
+    SPOILT(a->position_offset = 1, "layer 1: position_offset is 1, must be 0");
+    SPOILT(a->value_scale = -1, "layer 1: value_scale is -1");
+    SPOILT(a->value_dim = a->head_dim + 1, "layer 1: value_dim is 33, must be 0 to 32");
+    SPOILT((a->value_dim = 16, a->values_are_keys = 1), "layer 1: value_dim is 16, must be 0");
+    SPOILT((a->shares_kv = 1, a->value_dim = 16), "layer 1: kv_layer is 0, which must have");
     SPOILT(a->gate_softplus = 1, "layer 1: gate_softplus is 1, must be 0");
     SPOILT(a->qkv_clip = -1, "layer 1: qkv_clip is -1");
     SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0");
@@ -151,7 +158,7 @@ static void test_layers(void) {
     SPOILT((a->shares_kv = 1, a->window = 5),
            "layer 1: kv_layer is 0, which must have keys and values of its own, 1 KV");
     SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
-    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
+    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys, value_norm and value_scale must");
     SPOILT(a->qk_norm = (lw_qk_norm)5, "layer 1: qk_norm is 5");
     SPOILT(f->own_norms = 2, "own_norms is 2");
     SPOILT(f->own_norms = 1, "own_norms is 1, must be 0 without result_norms, beside attention");
@@ -185,6 +192,7 @@ static void test_layers(void) {
     SPOILT(f->bias = f->down_bias = 1, "layer 1 FFN: down_bias is 1");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
+    SPOILT(f->weighs_inputs = f->bias = 1, "layer 1 FFN: weighs_inputs is 1, must be 0");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
     SPOILT(f->activation = (lw_activation)10, "layer 1 FFN: activation is 10");
     SPOILT(f->shared_limit = 1, "layer 1 FFN: shared_limit is 1, must be 0");

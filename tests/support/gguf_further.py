@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from family_models import Arrays
-from gguf_conversion import Conversion
+from gguf_conversion import Conversion, bias_of_choice, expert_metadata
+from gguf_wired import llama3_factors
 from published_configs import Config
 
 MUSE = {
@@ -50,7 +51,73 @@ def muse_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def mimo_metadata(config: Config) -> dict[str, Any]:
+    """The window is that of the makers, of tokens before the query."""
+    windowed = [kind == "sliding_attention" for kind in config["layer_types"]]
+    n_kv, full = config["num_key_value_heads"], config["rope_parameters"]["full_attention"]
+    return expert_metadata(config) | {
+        "attention.head_count_kv": [2 * n_kv if window else n_kv for window in windowed],
+        "attention.value_length": config["v_head_dim"],
+        "attention.value_scale": config["attention_value_scale"],
+        "attention.sliding_window": config["sliding_window"] - 1,
+        "attention.sliding_window_pattern": windowed,
+        "rope.freq_base": full["rope_theta"],
+        "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "rope.dimension_count": int(config["head_dim"] * full["partial_rotary_factor"]),
+        "expert_gating_func": 2,
+        "expert_group_count": 1,
+        "expert_group_used_count": 1,
+    }
+
+
+def mimo_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Sinks by the name of the file, and the bias of experts' choice."""
+    named = {
+        f"{name}.weight" if name.endswith("sinks") else name: array
+        for name, array in bias_of_choice(arrays, config).items()
+    }
+    return {
+        name.replace("self_attn.attention_sink_bias", "self_attn.sinks.weight"): array
+        for name, array in named.items()
+    }
+
+
+def llama4_metadata(config: Config) -> dict[str, Any]:
+    """Chunks and scales of queries are what the architecture has."""
+    return {
+        "feed_forward_length": config["intermediate_size_mlp"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "expert_count": config["num_local_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_gating_func": 2,
+        "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+    }
+
+
+def llama4_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """Experts with their outputs first, gate and up apart; and the divisors of angles."""
+    found: Arrays = {}
+    for name, array in llama3_factors(arrays, config).items():
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        part, before = rest.removeprefix("feed_forward."), f"blk.{layer}.ffn_"
+        if part == "experts.gate_up_proj":
+            gate, up = np.split(array.swapaxes(1, 2), 2, axis=1)
+            found |= {f"{before}gate_exps.weight": gate, f"{before}up_exps.weight": up}
+        elif part == "experts.down_proj":
+            found[f"{before}down_exps.weight"] = array.swapaxes(1, 2)
+        elif part.startswith("shared_expert."):
+            kind = part.removeprefix("shared_expert.").partition("_")[0]
+            found[f"{before}{kind}_shexp.weight"] = array
+        elif part == "router.weight":
+            found[f"{before}gate_inp.weight"] = array
+        else:
+            found[name.replace("feed_forward", "mlp")] = array
+    return found
+
+
 FURTHER: dict[str, Conversion] = {
+    "llama4": Conversion("llama4", reshape=llama4_arrays, metadata=llama4_metadata),
+    "mimo_v2_flash": Conversion("mimo2", reshape=mimo_arrays, metadata=mimo_metadata),
     "muse_glimmer": Conversion(
         "muse-glimmer", named_as="llama", reshape=muse_arrays, metadata=muse_metadata
     ),

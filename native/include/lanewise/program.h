@@ -31,6 +31,8 @@ typedef struct lw_attention_config {
     uint32_t n_kv_heads;
     uint32_t head_dim;  // even, at most 512
     uint32_t window;    // tokens each query sees, its own included; 0 = all
+    uint32_t chunk;     // a text is cut into chunks of so many tokens, and a query sees those of its own; a multiple of
+                        // 32, 0 = off. Only without window, both_ways and latent_rank
     // 1: a query also sees later tokens, as many as `window` lets it see before it; only in pooled models. 2: it sees
     // those that lw_batch.sees says; not in pooled models and not in latent attention
     uint32_t both_ways;
@@ -51,16 +53,18 @@ typedef struct lw_attention_config {
                                  // of LW_ATTN_POSITION_QUERIES. distances must be context_length + 30 or more
     float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0 = off; else Q at position p is multiplied by
-    uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
+    uint32_t position_original;  // 1 + position_beta * ln(1 + floor((p + position_offset) / position_original))
+    uint32_t position_offset;    // 0 or 1
     uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
                                  // one such number
     uint32_t gate_softplus;      // 1: by softplus, ln(1 + exp(LW_ATTN_GATE x)); only with an output_gate
     float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
+    float value_scale;           // factor of V, with its bias; 0 = 1
     float qkv_clip;              // 0 = off; else Q and K are clamped to -clip .. clip before RoPE, V before its norm
     uint32_t shares_kv;          // 1: the layer has no K and V and reads those of layer kv_layer
-    uint32_t kv_layer;           // an earlier layer with its own K and V, and the same KV heads, head_dim and window
+    uint32_t kv_layer;  // an earlier layer with its own K and V, and the same KV heads, sizes of heads and window
     // Latent attention (MLA), if latent_rank is above 0. (c, r) is the product of LW_LATENT_DOWN. The cache has one row
     // per token for all heads: norm(c), then r rotated. (n, t) is the Q of a head, t its last rope_dim values, rotated.
     // K and V are the head's parts of LW_LATENT_KEYS and LW_LATENT_VALUES. Then the head's scores are (K n, t) . row,
@@ -68,9 +72,11 @@ typedef struct lw_attention_config {
     // it: biases of Q, K and V, norms of heads, gates, ALiBi, shares_kv.
     uint32_t latent_rank;  // a multiple of 32, at most 1024
     uint32_t rope_dim;     // dimensions that `rope` rotates; below head_dim
-    uint32_t value_dim;    // values of a head's result, a multiple of 32, at most 1024
-    uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
-    float latent_eps;      // epsilon of the norms of c, of LW_LATENT_QUERY x and of LW_INDEX_KEY x
+    // Values of a head's result: here a multiple of 32, at most 1024. Without latent_rank those of a head of V, at most
+    // head_dim; 0 = head_dim.
+    uint32_t value_dim;
+    uint32_t query_rank;  // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
+    float latent_eps;     // epsilon of the norms of c, of LW_LATENT_QUERY x and of LW_INDEX_KEY x
     // Sparse attention (DeepSeek V3.2), if index_topk is above 0: of the tokens up to itself a query sees the index_topk
     // ones of the largest index scores, of equal ones the first. Needs query_rank and no window. k is LayerNorm(
     // LW_INDEX_KEY x), q a head's part of LW_INDEX_QUERY norm(LW_LATENT_QUERY x); `rope` rotates the first rope_dim
@@ -168,6 +174,9 @@ typedef struct lw_ffn_config {
     float shared_limit;    // limit of the shared expert; LW_CAPPED only
     uint32_t shared_gate;  // 1: the shared result is multiplied by sigmoid(LW_SHARED_ROUTER x)
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
+    // 1: an expert's gate x and up x are multiplied by its weight, and its result is not. Refused with `bias`
+    // and own_norms.
+    uint32_t weighs_inputs;
     // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared expert FFN_NORM(x). The weight of an
     // expert is multiplied by its LW_ROUTER_SCALES, last. Added to x is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
     // EXPERTS_RESULT_NORM(sum of the others)). Needs result_norms, LW_IN_TURN and a shared expert without a gate;

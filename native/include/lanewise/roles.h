@@ -8,13 +8,13 @@ typedef enum lw_role {
     LW_ATTN_NORM = 3,        // (1, hidden_size); from here on once per layer
     LW_ATTN_Q = 4,           // (n_heads * head_dim, query_rank if above 0, else hidden_size)
     LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
-    LW_ATTN_V = 6,
+    LW_ATTN_V = 6,           // (n_kv_heads * value_dim, hidden_size)
     LW_ATTN_Q_BIAS = 7,
     LW_ATTN_K_BIAS = 8,
     LW_ATTN_V_BIAS = 9,
     LW_ATTN_Q_NORM = 10,  // (1, head_dim), or all heads' dimensions (lw_qk_norm)
     LW_ATTN_K_NORM = 11,
-    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim); of latent attention (hidden_size, n_heads * value_dim)
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * value_dim), and so below where value_dim is 0: of head_dim
     LW_FFN_NORM = 13,
     LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
     LW_FFN_UP = 15,

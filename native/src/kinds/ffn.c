@@ -137,12 +137,18 @@ static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, 
         g->w->ops->activate(gate, gate, g->matrices == 2 ? up : NULL, n, c->activation);
 }
 
+static void weigh(float* gate, float* up, size_t n, float weight) {
+    for (size_t i = 0; i < n; ++i) gate[i] *= weight;
+    for (size_t i = 0; up != NULL && i < n; ++i) up[i] *= weight;
+}
+
 static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
     lw_worker* w = g->w;
     const size_t first = segment * LW_SEGMENT, left = g->size - first, n = left < LW_SEGMENT ? left : LW_SEGMENT;
     for (size_t row = rows.first; row < rows.first + rows.n; ++row) {
-        float* gate = segment_row(g, g->gate_to, segment, row);
-        activate(g, gate, segment_row(g, g->up_to, segment, row), first, n);
+        float *gate = segment_row(g, g->gate_to, segment, row), *up = segment_row(g, g->up_to, segment, row);
+        if (g->weights != NULL) weigh(gate, g->matrices == 2 ? up : NULL, n, g->weights[row]);
+        activate(g, gate, up, first, n);
         if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
     }
     lw_charge_row(w, LW_OP_ACTIVATE, (1 + g->matrices) * n * rows.n, g->quantized ? n * rows.n : 0);

@@ -71,6 +71,7 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
                     .cuts = {1, group->rows},
                     .run = lw_run_of(group->rows),
                     .quantized = lw_reads_codes(w, shared ? &layer->down : &layer->experts_down),
+                    .weights = shared || !layer->config.ffn.weighs_inputs ? NULL : e->row_weights + group->first,
                     .limit = shared ? layer->config.ffn.shared_limit : layer->config.ffn.limit};
     const lw_matrix *gate = shared ? &layer->gate : &layer->experts_gate,
                     *up = shared ? &layer->up : &layer->experts_up;

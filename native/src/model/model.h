@@ -116,7 +116,7 @@ static inline bool lw_has_state(const lw_layer* layer) { return layer->config.st
 
 // Number of values of a head that the output projection reads.
 static inline uint32_t lw_output_dim(const lw_attention_config* c) {
-    return c->latent_rank > 0 ? c->value_dim : c->head_dim;
+    return c->value_dim > 0 ? c->value_dim : c->head_dim;
 }
 
 // The prediction head, which is the last layer; NULL if there is none.

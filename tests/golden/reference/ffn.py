@@ -87,6 +87,8 @@ def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, fl
     for expert, weight in zip(chosen, weights, strict=True):
         gate = product(c, own, Role.EXPERTS_GATE, expert, read) if c.gated else None
         up = product(c, own, Role.EXPERTS_UP, expert, read)
+        if c.weighs_inputs:
+            gate, up, weight = None if gate is None else weight * gate, weight * up, 1.0
         inner = activate(c, gate, up)
         total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
     if c.latent_size:

@@ -168,12 +168,13 @@ def heads_of(
 def keys_and_values(
     config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array
 ) -> tuple[Array, Array]:
-    """[tokens][heads][head_dim] of each."""
+    """[tokens][heads] of each, of head_dim and of output_dim values."""
     flat = product_of(own, Role.ATTN_K, x)
     values = flat if c.values_are_keys else product_of(own, Role.ATTN_V, x)
-    v = limited(c, values.reshape(len(x), -1, c.head_dim))
+    v = limited(c, values.reshape(len(x), -1, c.output_dim))
     if c.value_norm:
-        v = rms(v, np.ones(c.head_dim), config.rms_norm_eps)
+        v = rms(v, np.ones(c.output_dim), config.rms_norm_eps)
+    v = v * (c.value_scale or 1)
     return heads_of(config, c, own, Role.ATTN_K, flat), v
 
 
@@ -242,10 +243,13 @@ def attention(
     positions = np.arange(n)
     if c.position_scale is not None:
         beta, original = c.position_scale
-        q = q * (1 + beta * np.log(1 + positions // original))[:, None, None]
+        steps = np.log(1 + (positions + c.position_offset) // original)
+        q = q * (1 + beta * steps)[:, None, None]
     seen = positions[None, :] <= positions[:, None]
     if c.window is not None:
         seen &= positions[None, :] > positions[:, None] - c.window
+    if c.chunk:
+        seen &= positions[None, :] // c.chunk == positions[:, None] // c.chunk
     if c.index_heads:
         choose(config, c, own, x, stored)
     if c.index_topk and stored.chosen is not None:

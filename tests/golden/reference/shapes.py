@@ -79,15 +79,16 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
     if c.latent_rank:
         return shapes_of_latent(c, hidden)
     q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    out, of_values = c.n_heads * c.output_dim, c.n_kv_heads * c.output_dim
     shapes: dict[Role, tuple[int, ...]] = {
         Role.ATTN_NORM: (hidden,),
         Role.ATTN_Q: (q, hidden),
         Role.ATTN_K: (kv, hidden),
-        Role.ATTN_V: (kv, hidden),
-        Role.ATTN_OUTPUT: (hidden, q),
+        Role.ATTN_V: (of_values, hidden),
+        Role.ATTN_OUTPUT: (hidden, out),
     }
     if c.qkv_bias:
-        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
+        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (of_values,)}
     if c.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.disentangled:
@@ -98,7 +99,7 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
     if c.output_gate or c.head_gate:
-        shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
+        shapes[Role.ATTN_GATE] = (out if c.output_gate else c.n_heads, hidden)
     if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
     if c.qk_norm in ("whole", "layer"):

@@ -147,6 +147,7 @@ FIELD_NAMES: Mapping[str, str] = {
         "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv",
         "head_dim": "attention.key_length",
+        "attention_value_scale": "attention.value_scale",
         "sliding_window": "attention.sliding_window",
         "attention_multiplier": "attention.scale",
         "attn_logit_softcapping": "attn_logit_softcapping",
@@ -199,7 +200,7 @@ FIELD_NAMES: Mapping[str, str] = {
 ZERO_SAYS_NOTHING = {
     *("attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"),
     *("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
-    *("routed_scaling_factor", "n_group", "topk_group"),
+    *("routed_scaling_factor", "n_group", "topk_group", "attention_value_scale"),
 }
 # Fields for which a GGUF file may have a list with a value for each layer.
 PER_LAYER = {

@@ -55,6 +55,9 @@ class Attention:
     head_dim: int
     rope: int | None  # index into ModelConfig.ropes; None: no positions
     window: int | None = None  # tokens that each query attends to, itself included; None: all
+    # A text is cut into chunks of so many tokens, and a query attends to those of its own; a
+    # multiple of 32, without a window; 0: it is not cut.
+    chunk: int = 0
     both_ways: bool = False  # a query also attends to later tokens, within the window
     sees_ahead: bool = False  # a query of a picture attends to all of that picture
     qkv_bias: bool = False
@@ -70,14 +73,16 @@ class Attention:
     disentangled: bool = False
     sinks: bool = False  # one logit for each head in the softmax's denominator
     score_scale: float = 0.0  # multiplies query-key products; 0 becomes 1 / sqrt(head_dim)
-    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
+    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor((p + offset) / n)).
     position_scale: tuple[float, int] | None = None
+    position_offset: int = 0  # 0 or 1
     output_gate: bool = False  # results are multiplied by the sigmoid of a projection
     head_gate: bool = False  # the same with one number for each head; not beside output_gate
     gate_softplus: bool = False  # softplus instead of sigmoid, of either gate
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
     values_are_keys: bool = False  # V equals K before K's norm and RoPE
     value_norm: bool = False  # RMSNorm over each head of V, without weights
+    value_scale: float = 0.0  # multiplies V and its bias; 0 is 1
     qkv_clip: float = 0.0  # Q and K are clipped to it before RoPE, V before its norm; 0: not
     kv_layer: int | None = None  # an earlier layer whose K and V are used; None: its own
     # Latent attention (MLA), if latent_rank is above 0. A projection of the input gives (c, r). One
@@ -87,7 +92,7 @@ class Attention:
     # K and V, no norms of heads, gates or slopes, and nothing is shared.
     latent_rank: int = 0
     rope_dim: int = 0  # RoPE turns exactly these
-    value_dim: int = 0  # size of a head's result
+    value_dim: int = 0  # size of a head's result; of plain heads' values, 0: as of their keys
     query_rank: int = 0  # queries go through a projection of this size and a norm; 0: directly
     latent_eps: float = 0.0  # of both norms, and of the norm of index keys
     # Sparse attention (DeepSeek V3.2), if index_topk is above 0: a query attends to the index_topk
@@ -236,6 +241,8 @@ class Experts:
     shared_size: int = 0  # size of the shared expert; 0: none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
     gated: bool = True
+    # An expert's gate and up are multiplied by its weight, and its result is not.
+    weighs_inputs: bool = False
     # Router, experts and shared expert each read their own norm of x. The shared result, and the
     # sum of the other experts, are normalized before they are added. Experts' weights are
     # multiplied by a number of each expert, last.

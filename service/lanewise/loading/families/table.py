@@ -48,7 +48,9 @@ from lanewise.loading.families import (
     lfm2_moe,
     lfm3,
     llama,
+    llama4,
     mellum,
+    mimo_v2_flash,
     minicpm,
     minicpm3,
     minimax_m2,
@@ -88,6 +90,7 @@ from lanewise.loading.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
+    llama4.FAMILY,
     mistral.FAMILY,
     mixtral.FAMILY,
     ministral3.FAMILY,
@@ -120,6 +123,7 @@ FAMILIES: tuple[Family, ...] = (
     bailing_moe.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
+    mimo_v2_flash.FAMILY,
     step3p7.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
@@ -180,10 +184,6 @@ REASONS = {
         *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
     DECODED: ("t5", "t5encoder"),
-    "values have another size than keys in its attention, which is not supported": (
-        *("mimo_v2_flash", "mimo2"),
-    ),
-    "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
     "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
     "it has norms of what attention's output and the FFN's last matrix read": (
         *("bitnet", "bitnet-25", "bitnet-b1.58"),

@@ -79,12 +79,18 @@ def _further_attention(attention: Attention) -> Iterator[str]:
         yield "norms of queries and keys after RoPE"
     if attention.qk_norm == "layer":
         yield "LayerNorm of queries and keys"
+    if attention.chunk:
+        yield "attention in chunks"
     if attention.score_softcap:
         yield "capped scores"
     if attention.qkv_clip:
         yield "clipped queries, keys and values"
     if attention.values_are_keys:
         yield "values equal to keys"
+    if attention.value_dim and not attention.latent_rank:
+        yield "values of another size than keys"
+    if attention.value_scale:
+        yield "scaled values"
     if attention.value_norm:
         yield "norms of values"
     if attention.kv_layer is not None:

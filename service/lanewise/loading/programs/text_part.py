@@ -49,6 +49,7 @@ DEFAULT_TYPES = {
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
+    "llama4": "llama4_text",
     "llava": "llama",
     "embedding_gemma2": "embedding_gemma2_text",
     "gemma3": "gemma3_text",
