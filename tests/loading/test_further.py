@@ -106,9 +106,54 @@ def test_a_llama_4_without_chunks_is_a_gguf_file_that_says_so(tmp_path: Path) ->
     check_same(write_case("llama4", tmp_path / "hf", **plain), given)
 
 
+def test_layers_of_a_gguf_gemma_3n_share_keys_from_the_twentieth_on(tmp_path: Path) -> None:
+    model, n = family_model("gemma3n"), 11
+    more = {
+        name.replace(f".layers.{number}.", f".layers.{number + n}."): array
+        for name, array in model.tensors.items()
+        for number in range(n)
+        if f".layers.{number}." in name
+    }
+    kinds = [f"{'full' if number % 5 == 4 else 'sliding'}_attention" for number in range(2 * n)]
+    projection = "model.per_layer_model_projection.weight"
+    table = "model.embed_tokens_per_layer.weight"
+    wider = {projection: np.tile(model.tensors[projection], (2, 1))}
+    wider[table] = np.tile(model.tensors[table], (1, 2))
+    changes = {"num_hidden_layers": 2 * n, "num_kv_shared_layers": 2, "layer_types": kinds}
+    changes |= {"activation_sparsity_pattern": None, "intermediate_size": 192}
+    longer = replace(model, config=model.config | changes, tensors=model.tensors | more | wider)
+    own = write_model(longer, tmp_path / "own")
+    check_same(own, write_gguf(longer, tmp_path / "m.gguf"))
+    with open_checkpoint(own) as checkpoint:
+        shared = [layer.attention.kv_layer for layer in checkpoint.config.layers if layer.attention]
+    assert shared[19:] == [None, 18, 18]
+
+
+def test_the_language_model_of_a_wrapped_gemma_3n(tmp_path: Path) -> None:
+    """Keys of layers that share them may be in the file."""
+    model = family_model("gemma3n_odd")
+    named = {
+        name.replace("model.", "model.language_model."): a for name, a in model.tensors.items()
+    }
+    named["model.audio_tower.x"] = named["model.embed_vision.y"] = np.zeros(4, np.float32)
+    unused = np.zeros((20, 96), np.float32)
+    named["model.language_model.layers.3.self_attn.k_proj.weight"] = unused
+    text = CASES["gemma3n_odd"]
+    wrapper = {"model_type": "gemma3n", "text_config": text, "tie_word_embeddings": False}
+    own = write_model(replace(model, tensors=named), tmp_path / "own", wrapper)
+    check_same(write_case("gemma3n_odd", tmp_path / "hf"), own)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "error"),
     [
+        ("gemma3n_odd", {"altup_active_idx": 1}, "altup_active_idx is 1; 0"),
+        (
+            "gemma3n_odd",
+            {"activation_sparsity_pattern": [1.0] * 4},
+            "4 times 0, or a number between",
+        ),
+        ("gemma3n_odd", {"num_kv_shared_layers": 4}, "num_kv_shared_layers is 4; a number below"),
         ("mimo_v2_flash", {"swa_v_head_dim": 8}, "swa_v_head_dim is 8; 16, as v_head_dim"),
         (
             "mimo_v2_flash",

@@ -181,6 +181,10 @@ static void test_layers(void) {
     SPOILT((good.layers[1].mtp = 1, good.layers[1].ffn = (lw_ffn_config){.kind = LW_FFN_NONE}),
            "layer 1: mtp is 1, must be 0 but with an FFN");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT((c->n_streams = 3, c->laurel_rank = 4, c->per_layer_size = 8), "n_streams is 3, and layer 0 must have");
+    SPOILT(c->laurel_rank = 4, "laurel_rank is 4, must be 0");
+    SPOILT(f->cutoff = 1, "layer 1 FFN: cutoff is 1, must be 0 to 0");
+    SPOILT(c->per_layer_rows = 4, "per_layer_rows is 4, must be 0");
     SPOILT(c->per_layer_projected = 1, "per_layer_projected is 1, must be 0");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
     SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED, f->limit = f->alpha = 1),

@@ -67,6 +67,10 @@ def test_every_family_is_computed_as_by_transformers(name, tmp_path):
     with open_checkpoint(write_model(family_model(name), tmp_path / "m")) as checkpoint:
         source = Source(checkpoint)
         config = source.config
+        if config.n_streams:
+            with pytest.raises(ModelFileError, match="calibration cannot compute several"):
+                check_computable(config)
+            return
         prompt, positions = OF_FAMILIES[f"{name}/prompt"], OF_FAMILIES[f"{name}/positions"]
         if (n := dense_tokens(config, len(prompt))) < len(prompt):
             with pytest.raises(ModelFileError, match=f"accepted are windows of at most {n}"):

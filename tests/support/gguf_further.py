@@ -115,7 +115,37 @@ def llama4_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+def gemma3n_metadata(config: Config) -> dict[str, Any]:
+    """What is cut off and which layers share keys the architecture has."""
+    ropes = config["rope_parameters"]
+    return {
+        "altup.num_inputs": config["altup_num_inputs"],
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": [
+            kind == "sliding_attention" for kind in config["layer_types"]
+        ],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "rope.freq_base": ropes["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"],
+    }
+
+
+def gemma3n_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """The projections of streams in one tensor each, and a scale by the name of a weight."""
+    found: Arrays = {}
+    ends = {"altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj"}
+    for name, array in arrays.items():
+        if name.removeprefix("model.").partition(".")[0] not in ends:
+            found[f"{name}.weight" if name.endswith("output_scale") else name] = array
+    for name, end in ends.items():
+        n = config["altup_num_inputs"] - 1
+        parts = [arrays[f"model.{name}.{i}.weight"] for i in range(n)]
+        found[f"{end}.weight"] = np.stack(parts)
+    return found
+
+
 FURTHER: dict[str, Conversion] = {
+    "gemma3n": Conversion("gemma3n", reshape=gemma3n_arrays, metadata=gemma3n_metadata),
     "llama4": Conversion("llama4", reshape=llama4_arrays, metadata=llama4_metadata),
     "mimo_v2_flash": Conversion("mimo2", reshape=mimo_arrays, metadata=mimo_metadata),
     "muse_glimmer": Conversion(

@@ -157,6 +157,9 @@ typedef struct lw_ffn_config {
     uint32_t bias;       // 1: gate, up and down have biases, also in experts
     uint32_t down_bias;  // 1: down has a bias, whatever `bias` says; experts without biases add it to their sum
     lw_activation activation;
+    // LW_FFN_GATED only. Other than 0: gate x becomes max(0, gate x - (mean + cutoff * deviation)), of all its values,
+    // before the activation.
+    float cutoff;
     float limit, alpha;  // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
     // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
@@ -312,8 +315,19 @@ typedef struct lw_model_config {
     // the layer's part of LW_PER_LAYER_PROJECTION's product with the first layer's x, t its part of the token's row of
     // LW_PER_LAYER_EMBEDDING. After the FFN comes x += norm(out(activation(gate x) * e)), with the FFN's activation.
     uint32_t per_layer_size;
+    uint32_t per_layer_rows;       // rows of LW_PER_LAYER_EMBEDDING, 0 = vocab_size; tokens behind them have row 0
     uint32_t per_layer_projected;  // 1: there is no LW_PER_LAYER_EMBEDDING, and e = norm(p / sqrt(hidden_size))
-    uint32_t n_ropes;              // at most 8
+    // N, 0 = x alone: a token has N residual streams (AltUp with LAuReL, Gemma 3n), 2 to 8, of which x is the first. The
+    // others begin as their parts of LW_STREAMS_IN x, as large as x. r(x) = tanh(LW_STREAM_ROUTER norm(x) /
+    // hidden_size). Before a layer every stream s[i] += sum over k of p[i][k] s[k], p = LW_STREAM_PREDICTION r(x); y is
+    // x then. Behind attention x = (x + z + norm(LW_LAUREL_UP LW_LAUREL_DOWN z)) / sqrt(2), z = ATTN_NORM(y). Behind the
+    // FFN, with d = x - y and c = LW_STREAM_CORRECTION r(x): s[i] += (c[i] + 1) d, x = y + (c[0] + 1) d. The per-layer
+    // gate reads x times LW_STREAM_SCALE, and its result is added to the streams but x. Behind the last layer x is the
+    // mean of x and the others' parts of LW_STREAMS_OUT s, as large as x. All layers have result_norms, attention and a
+    // gated FFN, LW_IN_TURN, and a per_layer_size.
+    uint32_t n_streams;
+    uint32_t laurel_rank;  // with n_streams
+    uint32_t n_ropes;      // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; at least one has attention
     lw_norm_kind norm;              // kind of all norms but those of Q and K

@@ -128,5 +128,16 @@ typedef enum lw_role {
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,
     LW_ATTN_POSITION_QUERIES = 103,
-    LW_ROLE_COUNT = 104
+    // Models with n_streams, N. Once per layer:
+    LW_STREAM_NORM = 104,        // (1, hidden_size)
+    LW_STREAM_ROUTER = 105,      // (1, N * hidden_size): a row for each stream
+    LW_STREAM_PREDICTION = 106,  // (1, N * N * N): a row of N for each [i][k]
+    LW_STREAM_CORRECTION = 107,  // (1, N * N)
+    LW_STREAM_SCALE = 108,       // (1, hidden_size)
+    LW_LAUREL_DOWN = 109,        // (laurel_rank, hidden_size)
+    LW_LAUREL_UP = 110,          // (hidden_size, laurel_rank)
+    LW_LAUREL_NORM = 111,        // (1, hidden_size)
+    LW_STREAMS_IN = 112,         // ((N - 1) * hidden_size, hidden_size), once per model
+    LW_STREAMS_OUT = 113,        // the same
+    LW_ROLE_COUNT = 114
 } lw_role;

@@ -44,6 +44,8 @@ def check_computable(config: ModelConfig) -> None:
     odd = None
     if config.pooling is not None:
         odd = "encoders"
+    elif config.n_streams:
+        odd = "several residual streams"
     elif any(layer.attn_norm_replaces or layer.ffn_norm_replaces for layer in config.layers):
         odd = "norms after each addition"
     if odd is not None:
@@ -119,6 +121,9 @@ class Forward:
         gate = x @ weights[Role.FFN_GATE].T
         if Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]
+        if isinstance(ffn, Gated) and ffn.cutoff:
+            spread = np.float32(ffn.cutoff) * gate.std(axis=-1, keepdims=True)
+            gate = np.maximum(gate - gate.mean(axis=-1, keepdims=True) - spread, np.float32(0))
         if isinstance(ffn, Gated) and ffn.activation == "capped":
             return capped(gate, up, ffn.limit)
         if isinstance(ffn, Gated) and ffn.activation != "silu":

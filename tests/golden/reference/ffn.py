@@ -22,6 +22,9 @@ def gated(c: Gated, own: Mapping[Role, Array], x: Array) -> Array:
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
+    if c.cutoff:
+        least = gate.mean(axis=-1, keepdims=True) + c.cutoff * gate.std(axis=-1, keepdims=True)
+        gate = np.maximum(gate - least, 0)
     inner = capped(gate, up, c.limit) if c.activation == "capped" else ffn_curve(c, gate) * up
     result = inner @ own[Role.FFN_DOWN].T
     return np.asarray(result + own[Role.FFN_DOWN_BIAS] if c.bias or c.down_bias else result)

@@ -21,6 +21,7 @@ from lanewise.loading.base.program import (
     Ssd,
     State,
 )
+from tests.golden.reference import streams
 from tests.golden.reference.ffn import ffn, ffn_curve, with_own_norms
 from tests.golden.reference.parts import Array, norm, rms, sigmoid, silu, softplus
 
@@ -49,6 +50,9 @@ def hidden_rows(config: ModelConfig, weights: Weights, tokens: list[int]) -> tup
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
     inputs = layer_inputs(config, weights, tokens, x)
     stored = Stored()
+    if config.n_streams:
+        x, margin = streams.hidden_rows(config, weights, x, inputs)
+        return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), margin
     for index in range(config.n_layers - config.has_mtp):
         own = of_layer(weights, index)
         x, near = through_layer(config, index, own, x, stored)
@@ -104,6 +108,8 @@ def through_layer(
         if layer.result_norms:
             result = norm(config, own, Role.ATTN_RESULT_NORM, result)
         x = x + config.residual_scale * result
+    if config.n_streams:
+        x = streams.with_laurel(config, own, before, x)
     if layer.ffn is not None:
         one_norm = layer.wiring == "parallel_one_norm"
         of = x if layer.wiring == "in_turn" else before
@@ -123,7 +129,9 @@ def layer_inputs(config: ModelConfig, weights: Weights, tokens: list[int], x: Ar
     if not size:
         return np.zeros(shape)
     projected = x @ weights[Role.PER_LAYER_PROJECTION, 0].T / math.sqrt(config.hidden_size)
-    table = weights[Role.PER_LAYER_EMBEDDING, 0][tokens].reshape(shape) * math.sqrt(size)
+    rows = weights[Role.PER_LAYER_EMBEDDING, 0]
+    found = [token if token < len(rows) else 0 for token in tokens]
+    table = rows[found].reshape(shape) * math.sqrt(size)
     weight = weights[Role.PER_LAYER_NORM, 0]
     return (rms(projected.reshape(shape), weight, config.rms_norm_eps) + table) / math.sqrt(2)
 

@@ -43,6 +43,8 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
     if own := config.per_layer_size:
         shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
         shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)
+    if n := config.n_streams:
+        shapes |= shapes_of_streams(n, hidden, config.laurel_rank)
     if config.norm_bias:
         for norm_role in (Role.ATTN_NORM, Role.FFN_NORM):
             if norm_role in shapes:
@@ -62,9 +64,12 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
     if config.per_layer_size:
         own = config.n_layers * config.per_layer_size
         if not config.per_layer_projected:
-            shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
+            shapes[Role.PER_LAYER_EMBEDDING] = (config.per_layer_rows or vocab, own)
         shapes[Role.PER_LAYER_PROJECTION] = (own, hidden)
         shapes[Role.PER_LAYER_NORM] = (config.per_layer_size,)
+    if n := config.n_streams:
+        both = ((n - 1) * hidden, hidden)
+        shapes |= {Role.STREAMS_IN: both, Role.STREAMS_OUT: both}
     if config.output_bias:
         shapes[Role.OUTPUT_BIAS] = (vocab,)
     if config.norm_bias:
@@ -72,6 +77,18 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
     if config.learned_positions:
         shapes[Role.POSITION_EMBEDDING] = (config.context_length, hidden)
     return shapes
+
+
+def shapes_of_streams(n: int, hidden: int, rank: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    vectors = (Role.STREAM_NORM, Role.STREAM_SCALE, Role.LAUREL_NORM)
+    return dict.fromkeys(vectors, (hidden,)) | {
+        Role.STREAM_ROUTER: (n * hidden,),
+        Role.STREAM_PREDICTION: (n**3,),
+        Role.STREAM_CORRECTION: (n * n,),
+        Role.LAUREL_DOWN: (rank, hidden),
+        Role.LAUREL_UP: (hidden, rank),
+    }
 
 
 def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:

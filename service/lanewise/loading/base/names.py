@@ -25,6 +25,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         "per_layer_proj_norm.weight",
         "model.per_layer_projection_norm.weight",
     ),
+    Role.STREAMS_IN: ("altup_proj.weight", "model.altup_projections.weight"),
+    Role.STREAMS_OUT: ("altup_unembd_proj.weight", "model.altup_unembed_projections.weight"),
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
@@ -54,6 +56,14 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.PER_LAYER_GATE: ("inp_gate.weight", "per_layer_input_gate.weight"),
         Role.PER_LAYER_OUT: ("proj.weight", "per_layer_projection.weight"),
         Role.PER_LAYER_RESULT_NORM: ("post_norm.weight", "post_per_layer_input_norm.weight"),
+        Role.STREAM_NORM: ("altup_router_norm.weight", "altup.router_norm.weight"),
+        Role.STREAM_ROUTER: ("altup_router.weight", "altup.modality_router.weight"),
+        Role.STREAM_PREDICTION: ("altup_predict_coef.weight", "altup.prediction_coefs.weight"),
+        Role.STREAM_CORRECTION: ("altup_correct_coef.weight", "altup.correction_coefs.weight"),
+        Role.STREAM_SCALE: ("altup_correct_scale.weight", "altup.correct_output_scale"),
+        Role.LAUREL_DOWN: ("laurel_l.weight", "laurel.linear_left.weight"),
+        Role.LAUREL_UP: ("laurel_r.weight", "laurel.linear_right.weight"),
+        Role.LAUREL_NORM: ("laurel_post_norm.weight", "laurel.post_laurel_norm.weight"),
         Role.MTP_EMBEDDING_NORM: ("nextn.enorm.weight", "enorm.weight"),
         Role.MTP_HIDDEN_NORM: ("nextn.hnorm.weight", "hnorm.weight"),
         Role.MTP_PROJECTION: ("nextn.eh_proj.weight", "eh_proj.weight"),
@@ -217,6 +227,8 @@ def is_vector(role: Role) -> bool:
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.ATTN_DISTANCES, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
         or role in (Role.ATTN_POSITION_KEYS, Role.ATTN_POSITION_QUERIES)
+        or role in (Role.STREAM_ROUTER, Role.STREAM_PREDICTION)
+        or role in (Role.STREAM_CORRECTION, Role.STREAM_SCALE)
         or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))

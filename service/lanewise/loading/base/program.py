@@ -197,6 +197,8 @@ class Gated:
     down_bias: bool = False  # of down only; gate and up have none
     limit: float = 0.0  # of "xielu" and "capped"
     alpha: float = 0.0  # of "xielu"
+    # Not 0: of gate x only what is above its mean by so many standard deviations is left.
+    cutoff: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -368,6 +370,16 @@ class ModelConfig:
     # table. After its FFN the layer adds norm(out(activation(gate x) * e)), with its FFN's
     # activation.
     per_layer_size: int = 0
+    per_layer_rows: int = 0  # of the table, if not one for each token; the tokens behind have row 0
+    # N, or 0. Besides x a token has N - 1 further streams (AltUp): parts of a projection of x, as
+    # large as x. A router gives r = tanh(R norm(x) / hidden_size). Before each layer every stream
+    # is predicted: s[i] += sum of P[i, k] . r s[k]. The layer changes x from y to y + d, then s[i]
+    # += (1 + C[i] . r) d, with another r of what x became, also x itself from y on. Behind
+    # attention x is (x + z + norm(up down z)) / sqrt(2), with z the normalized y (LAuReL). A
+    # layer's own input is added to all streams but x; its gate reads x times a vector. In the end x
+    # is the mean of x and a projection of each stream, as large as x.
+    n_streams: int = 0
+    laurel_rank: int = 0
     per_layer_projected: bool = False  # there is no table: e = norm(p / sqrt(hidden_size))
     # Rows added to the embedding, by position and, in pooled models, by token type.
     learned_positions: bool = False

@@ -25,6 +25,7 @@ from lanewise.loading.families import (
     gemma,
     gemma2,
     gemma3,
+    gemma3n,
     gemma4,
     glm,
     glm4,
@@ -135,6 +136,7 @@ FAMILIES: tuple[Family, ...] = (
     stablelm.FAMILY,
     starcoder2.FAMILY,
     gemma2.FAMILY,
+    gemma3n.FAMILY,
     gemma4.FAMILY,
     muse_glimmer.FAMILY,
     olmo.FAMILY,
@@ -184,7 +186,6 @@ REASONS = {
         *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
     DECODED: ("t5", "t5encoder"),
-    "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
     "it has norms of what attention's output and the FFN's last matrix read": (
         *("bitnet", "bitnet-25", "bitnet-b1.58"),
     ),

@@ -48,6 +48,8 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
     """Yield a program's rarer features, of the model and of its layers."""
     if config.learned_positions:
         yield "learned positions"
+    if isinstance(config.layers[0].ffn, Gated) and config.layers[0].ffn.cutoff:
+        yield "gates that are cut off"
     if config.embedding_norm:
         yield "a norm of embeddings"
     if config.output_bias:

@@ -53,6 +53,7 @@ DEFAULT_TYPES = {
     "llava": "llama",
     "embedding_gemma2": "embedding_gemma2_text",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "muse_glimmer": "muse_glimmer_text",
