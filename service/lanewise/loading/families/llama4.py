@@ -85,7 +85,7 @@ def chunked_layers(file: ModelFile, n_layers: int) -> list[bool]:
     """Return which layers attend to their chunk only."""
     if not file.is_gguf:
         found = listed(file, "layer_types", n_layers, KINDS)
-        has_chunks = file.raw("attention_chunk_size") is not None
+        has_chunks = file.meant("attention_chunk_size") is not None
         return found or [turns and has_chunks for turns in turning_layers(file, n_layers)]
     if file.raw("sliding_window") == 0:
         return [False] * n_layers
@@ -112,7 +112,7 @@ def scaled(file: ModelFile, attention: Attention) -> Attention:
     """Return attention whose queries are scaled by their position, if they are."""
     if file.is_gguf:
         return replace(attention, position_scale=(round_to_f32(SCALE), SCALED), position_offset=1)
-    if not file.raw("attn_temperature_tuning") and file.is_set("attn_temperature_tuning"):
+    if not file.meant("attn_temperature_tuning"):
         return attention
     scale = round_to_f32(file.number("attn_scale", default=SCALE))
     steps = file.integer("floor_scale", default=SCALED)
