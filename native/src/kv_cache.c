@@ -10,7 +10,7 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
     const bool latent = config->latent_rank > 0;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens, so keys are padded like values.
-    const size_t key_dim = lw_kv_codes(type) ? lw_round_up(head_dim, LW_LANES) : head_dim,
+    const size_t padded = lw_round_up(head_dim, LW_LANES), key_dim = lw_kv_codes(type) ? padded : head_dim,
                  scales = lw_kv_codes(type) ? 2 * sizeof(float) : 0;
     // Bytes of a token's key and value. Packed values are padded to pairs of lanes.
     const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * element_bytes(type),
@@ -22,6 +22,8 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
                          .head_dim = head_dim,
+                         .result_dim = lw_result_dim(config),
+                         .key_dim = padded,
                          .value_dim = value_dim,
                          .index_dim = config->index_dim,
                          .latent = latent,
@@ -58,6 +60,8 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .value_offset = cache->value_offset,
                         .scale_offset = cache->scale_offset,
                         .head_dim = cache->head_dim,
+                        .result_dim = cache->result_dim,
+                        .key_dim = cache->key_dim,
                         .value_dim = cache->value_dim,
                         .index_dim = cache->index_dim,
                         .type = cache->type,
@@ -78,20 +82,21 @@ static void write_keys(lw_type type, void* head, uint32_t offset, const float* k
     }
 }
 
-static void write_values(const lw_kv_cache* cache, void* values, uint32_t offset, lw_kv_rows rows, size_t stride) {
+static void write_values(const lw_kv_cache* cache, void* values, uint32_t offset, lw_kv_rows rows) {
+    const size_t dim = cache->result_dim;
     for (size_t t = 0; t < rows.n; ++t) {
-        const float* from = rows.values + t * stride;
+        const float* from = rows.values + t * cache->n_kv_heads * dim;
         const size_t at = (offset + t) * cache->value_dim;
         if (cache->type == LW_F16)
-            for (size_t d = 0; d < cache->head_dim; ++d) ((uint16_t*)values)[at + d] = lw_float_to_half(from[d]);
+            for (size_t d = 0; d < dim; ++d) ((uint16_t*)values)[at + d] = lw_float_to_half(from[d]);
         else
-            memcpy((float*)values + at, from, cache->head_dim * sizeof(float));
+            memcpy((float*)values + at, from, dim * sizeof(float));
     }
 }
 
 bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot, uint32_t block, uint32_t offset,
                  lw_kv_rows rows) {
-    const size_t dim = cache->head_dim, stride = cache->n_kv_heads * dim;
+    const size_t dim = cache->head_dim, stride = cache->n_kv_heads * dim, of_value = cache->result_dim;
     const lw_kv_view view = lw_kv_slot(cache, slot);
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
@@ -101,14 +106,16 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
                    cache->index_dim);
         return true;
     }
-    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes, rows.keys += dim, rows.values += dim) {
+    for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes) {
         if (!lw_kv_codes(cache->type)) {
             write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
-            write_values(cache, head + cache->value_offset, offset, rows, stride);
-            continue;
+            write_values(cache, head + cache->value_offset, offset, rows);
         }
-        for (size_t t = 0; t < rows.n; ++t)
-            finite &= ops->store_kv(&view, head, offset + t, rows.keys + t * stride, rows.values + t * stride);
+        for (size_t t = 0; lw_kv_codes(cache->type) && t < rows.n; ++t)
+            finite &= ops->store_kv(&view, head, offset + t, rows.keys + t * stride,
+                                    rows.values + t * cache->n_kv_heads * of_value);
+        rows.keys += dim;
+        rows.values += of_value;
     }
     return finite;
 }

@@ -13,7 +13,7 @@ typedef struct lw_kv_cache {
     lw_type type;
     uint32_t n_blocks;
     uint32_t n_kv_heads;
-    size_t head_dim, value_dim, index_dim;
+    size_t head_dim, result_dim, key_dim, value_dim, index_dim;  // see lw_kv_view
     bool latent;
     size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, slot_bytes;
@@ -31,7 +31,8 @@ void lw_kv_close(lw_kv_cache* cache);
 lw_kv_cache lw_kv_part(const lw_kv_cache* cache, const lw_attention_config* config, size_t offset);
 
 lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot);
-// Keys and values of consecutive tokens, each [n][n_kv_heads][head_dim] floats; latent rows have no values.
+// Keys [n][n_kv_heads][head_dim] and values [n][n_kv_heads][result_dim] of consecutive tokens as floats; latent rows have
+// no values.
 typedef struct lw_kv_rows {
     size_t n;
     const float *keys, *values;

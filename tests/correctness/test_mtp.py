@@ -12,7 +12,8 @@ from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, Mod
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
 from latent_programs import with_latent_layers
-from tests.correctness.test_programs import VOCAB, checkpoint, random_attention, random_weights
+from random_checkpoints import VOCAB, checkpoint, random_weights
+from random_programs import random_attention
 from tests.golden.reference import prediction
 from tests.golden.reference import program as definition
 from topics import cases

@@ -104,7 +104,7 @@ def test_no_scaling_has_no_factors(scaling: object, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"high_freq_factor": 1.0}, "high_freq_factor is 1.0; a number above low_freq_factor"),
+        ({"high_freq_factor": 0.5}, "high_freq_factor is 0.5; a number from low_freq_factor on"),
         ({"factor": None}, "factor is missing"),
         ({"factor": -2}, "factor is -2"),
         ({"original_max_position_embeddings": 1.5}, "original_max_position_embeddings is 1.5"),

@@ -80,8 +80,8 @@ static float pack(int32_t* codes, const float* vector, size_t n) {
 }
 
 // The code of a dimension, 8 past the vector's end where it is not zero.
-static int32_t past(size_t d, const lw_kv_view* kv, const int32_t* codes, float scale) {
-    return d < kv->head_dim ? codes[d] : scale > 0 ? 8 : 0;
+static int32_t past(size_t d, size_t n, const int32_t* codes, float scale) {
+    return d < n ? codes[d] : scale > 0 ? 8 : 0;
 }
 
 static void put_half(uint8_t* byte, size_t high, int32_t code) {

@@ -17,7 +17,7 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     put_token(&defined, offset, key, value);
     bool alike = ops->store_kv(&s->job.kv, got, offset, key, value) &&
                  memcmp(got, defined.cache + (head - s->cache), s->job.kv.head_bytes) == 0;
-    value[s->job.kv.head_dim - 1] = draw(2) ? NAN : -INFINITY;
+    value[s->job.kv.result_dim - 1] = draw(2) ? NAN : -INFINITY;
     alike &= !ops->store_kv(&s->job.kv, got, offset, key, value);
     free(got);
     free(defined.cache);
@@ -27,7 +27,9 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
 // Some tokens written at once against their definition, all heads of a block.
 static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
     const size_t dim = s->job.kv.head_dim, token = s->kv_heads * dim, offset = draw(LW_BLOCK_TOKENS);
-    lw_attention_config config = {.n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim};
+    const size_t of_value = s->job.kv.result_dim;
+    lw_attention_config config = {
+        .n_kv_heads = (uint32_t)s->kv_heads, .head_dim = (uint32_t)dim, .value_dim = (uint32_t)of_value};
     if (s->job.kv.latent) {
         config.latent_rank = (uint32_t)s->job.kv.value_dim;
         config.rope_dim = (uint32_t)dim - config.latent_rank;
@@ -43,7 +45,8 @@ static bool writes_alike(const sample* s, const lw_lane_ops* ops) {
     bool alike = lw_kv_write(&cache, ops, 0, 0, (uint32_t)offset, rows);
     for (size_t h = defined.job.kv_head = 0; h < s->kv_heads; defined.job.kv_head = ++h)
         for (size_t t = 0; t < n; ++t)
-            put_token(&defined, offset + t, rows.keys + t * token + h * dim, rows.values + t * token + h * dim);
+            put_token(&defined, offset + t, rows.keys + t * token + h * dim,
+                      rows.values + (t * s->kv_heads + h) * of_value);
     alike &= memcmp(cache.block.data, defined.cache, cache.block_bytes) == 0;
     free(values);
     free(defined.cache);

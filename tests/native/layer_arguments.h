@@ -124,6 +124,9 @@ static void test_layers(void) {
     SPOILT(c->n_ropes = 9, "n_ropes is 9, must be 0 to 8");
     SPOILT(c->embedding_scale = 0, "embedding_scale is 0");
     SPOILT(c->logit_scale = NAN, "logit_scale is nan");
+    SPOILT(c->result_eps = -1, "result_eps is -1");
+    SPOILT(c->embedding_norm = 2, "embedding_norm is 2, must be 0 to 1");
+    SPOILT((c->norm = LW_NORM_LAYER, c->embedding_norm = 1), "embedding_norm is 1, must be 0");
     SPOILT(good.rope.rotated = 31, "rope 0: rotated is 31, must be even");
     SPOILT(good.rope.scale = 0, "rope 0: scale is 0");
     SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
@@ -140,6 +143,13 @@ static void test_layers(void) {
     SPOILT(a->head_dim = 514, "layer 1: head_dim is 514, must be 2 to 512");
     SPOILT(a->values_are_keys = 2, "layer 1: values_are_keys is 2");
     SPOILT(a->value_norm = 2, "layer 1: value_norm is 2");
+    SPOILT(a->chunk = 33, "layer 1: chunk is 33, must be a multiple of 32");
+    SPOILT((a->chunk = 32, a->window = 5), "layer 1: chunk is 32, with which window");
+    SPOILT(a->position_offset = 1, "layer 1: position_offset is 1, must be 0");
+    SPOILT(a->value_scale = -1, "layer 1: value_scale is -1");
+    SPOILT(a->value_dim = a->head_dim + 1, "layer 1: value_dim is 33, must be 0 to 32");
+    SPOILT((a->value_dim = 16, a->values_are_keys = 1), "layer 1: value_dim is 16, must be 0");
+    SPOILT((a->shares_kv = 1, a->value_dim = 16), "layer 1: kv_layer is 0, which must have");
     SPOILT(a->gate_softplus = 1, "layer 1: gate_softplus is 1, must be 0");
     SPOILT(a->qkv_clip = -1, "layer 1: qkv_clip is -1");
     SPOILT(good.layers[0].attention.shares_kv = 1, "layer 0: shares_kv is 1, must be 0");
@@ -148,7 +158,7 @@ static void test_layers(void) {
     SPOILT((a->shares_kv = 1, a->window = 5),
            "layer 1: kv_layer is 0, which must have keys and values of its own, 1 KV");
     SPOILT((a->shares_kv = 1, a->head_dim = 64), "layer 1: kv_layer is 0, which must have");
-    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys and value_norm must be 0");
+    SPOILT((a->shares_kv = 1, a->value_norm = 1), "layer 1: values_are_keys, value_norm and value_scale must");
     SPOILT(a->qk_norm = (lw_qk_norm)5, "layer 1: qk_norm is 5");
     SPOILT(f->own_norms = 2, "own_norms is 2");
     SPOILT(f->own_norms = 1, "own_norms is 1, must be 0 without result_norms, beside attention");
@@ -184,6 +194,10 @@ static void test_layers(void) {
     SPOILT((c->reader_layers = 1, c->reader_size = 8, c->reader_eps = 1e-6F, good.layers[1].mtp = 1),
            "attention to keys of one of the model's 1 layers");
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
+    SPOILT((c->n_streams = 3, c->laurel_rank = 4, c->per_layer_size = 8), "n_streams is 3, and layer 0 must have");
+    SPOILT(c->laurel_rank = 4, "laurel_rank is 4, must be 0");
+    SPOILT(f->cutoff = 1, "layer 1 FFN: cutoff is 1, must be 0 to 0");
+    SPOILT(c->per_layer_rows = 4, "per_layer_rows is 4, must be 0");
     SPOILT(c->per_layer_projected = 1, "per_layer_projected is 1, must be 0");
     SPOILT(c->per_layer_size = 4097, "per_layer_size is 4097, must be 0 to 4096");
     SPOILT((c->per_layer_size = 8, f->activation = LW_CLAMPED, f->limit = f->alpha = 1),
@@ -195,6 +209,7 @@ static void test_layers(void) {
     SPOILT(f->bias = f->down_bias = 1, "layer 1 FFN: down_bias is 1");
     SPOILT(f->size = 33, "layer 1 FFN: size 33, shared_size 64 and hidden_size 64 must be multiples of 32");
     SPOILT(f->shared_size = 1, "shared_size 1");
+    SPOILT(f->weighs_inputs = f->bias = 1, "layer 1 FFN: weighs_inputs is 1, must be 0");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
     SPOILT(f->activation = (lw_activation)10, "layer 1 FFN: activation is 10");
     SPOILT(f->shared_limit = 1, "layer 1 FFN: shared_limit is 1, must be 0");

@@ -43,7 +43,7 @@ static size_t query_place, query_head;
 static float position_keys[9 * SMALL_DIM * (2 * (NEAR + 31) + 1)], position_queries[sizeof position_keys / 4];
 
 // Values of a result.
-static size_t result_dim(const sample* s) { return s->job.kv.latent ? s->job.kv.value_dim : s->job.kv.head_dim; }
+static size_t result_dim(const sample* s) { return s->job.kv.result_dim; }
 
 static void* allocate(size_t bytes) {
     void* p = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -85,29 +85,31 @@ static void put_token(const sample* s, size_t t, const float* key, const float* 
     uint8_t* head = head_at(s, t / LW_BLOCK_TOKENS);
     const size_t offset = t % LW_BLOCK_TOKENS;
     int32_t codes[MAX_DIM];
-    for (size_t d = 0; d < kv->head_dim && !lw_kv_codes(kv->type); ++d) {
-        put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
-        if (!kv->latent) put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
+    if (!lw_kv_codes(kv->type)) {
+        for (size_t d = 0; d < kv->head_dim; ++d) put(s, d * LW_BLOCK_TOKENS + offset, head, key[d]);
+        for (size_t d = 0; d < kv->result_dim && !kv->latent; ++d)
+            put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
+        return;
     }
-    if (!lw_kv_codes(kv->type)) return;
     const bool packed_key = kv->type == LW_I4, packed_value = kv->type != LW_I8;
     float scale = packed_key ? pack(codes, key, kv->head_dim) : code(codes, key, kv->head_dim, 127);
     memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
-    for (size_t d = 0; d < kv->value_dim; ++d)
+    for (size_t d = 0; d < kv->key_dim; ++d)
         if (packed_key)
-            put_half(head + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4, d / 4 % 2, past(d, kv, codes, scale));
+            put_half(head + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4, d / 4 % 2,
+                     past(d, kv->head_dim, codes, scale));
         else
             head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
                 (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
-    scale = packed_value ? pack(codes, value, kv->head_dim) : code(codes, value, kv->head_dim, 127);
+    scale = packed_value ? pack(codes, value, kv->result_dim) : code(codes, value, kv->result_dim, 127);
     memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
     for (size_t d = 0; d < lw_value_pairs(kv->value_dim) * 32 && packed_value; ++d) {
-        const int32_t one = d < kv->value_dim ? past(d, kv, codes, scale) : 0;
+        const int32_t one = d < kv->value_dim ? past(d, kv->result_dim, codes, scale) : 0;
         put_half(packed_value_at(kv, head + kv->value_offset, offset, d), d / 16 % 2, one);
     }
     for (size_t d = 0; d < kv->value_dim && !packed_value; ++d)
         head[kv->value_offset + (offset / 4 * kv->value_dim + d) * 4 + offset % 4] =
-            (uint8_t)(d < kv->head_dim ? codes[d] : 0);
+            (uint8_t)(d < kv->result_dim ? codes[d] : 0);
 }
 
 static sample make(void) {
@@ -116,6 +118,7 @@ static sample make(void) {
     lw_kv_view* kv = &s.job.kv;
     static const lw_type types[] = {LW_F16, LW_F16, LW_F32, LW_I8, LW_I8, LW_I4, LW_I8_I4};
     lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
+    if (draw(2)) config.value_dim = 1 + (uint32_t)draw(config.head_dim);
     lw_type type = types[draw(7)];
     if (!lw_kv_codes(type) && draw(3) == 0) {
         static const uint32_t ranks[] = {32, 96, 512}, turned[] = {6, 16, 64};

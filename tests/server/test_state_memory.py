@@ -17,8 +17,8 @@ from lanewise.planning.memory import plan_memory
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from lanewise.server import opening
 from lanewise.settings import Settings
+from random_checkpoints import checkpoint, random_weights
 from state_engines import LIMIT, running, sampled, together
-from tests.correctness.test_programs import checkpoint, random_weights
 from tests.server.test_states import asked
 from toy_server import metric, outputs_of
 

@@ -23,6 +23,7 @@ from gguf_conversion import (
     split_granite,
 )
 from gguf_dense import DENSE
+from gguf_further import FURTHER
 from gguf_latent import LATENT
 from gguf_mixtures import MIXTURES
 from gguf_states import STATES
@@ -178,7 +179,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-CONVERSIONS |= DENSE | WIRED | LATENT | MIXTURES
+CONVERSIONS |= DENSE | WIRED | LATENT | MIXTURES | FURTHER
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[variant.rpartition("_")[0]]
 GGUF_CASES = tuple(CONVERSIONS)

@@ -1,7 +1,8 @@
 """The config.json of each family as its makers publish it, with the sizes of a tiny model.
 
 The files of tests/data/configs have a case for each. `like` names parts or cases that a case begins
-with, `without` the keys of those that it lacks, `why` is for readers; all else is the config's own.
+with, `without` the keys of those that it lacks, `wraps` the case that is its text_config, `why` is
+for readers; all else is the config's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 Config = dict[str, Any]
 
 FOLDER = Path(__file__).parents[1] / "data" / "configs"
-DECODERS = ("parts", "states", "families", "dense", "wired", "latent", "mixtures")
+DECODERS = ("parts", "states", "families", "dense", "wired", "latent", "mixtures", "further")
 VOCAB, CONTEXT = 256, 256  # of part SIZES
 
 
@@ -23,6 +24,8 @@ def _whole(own: Config, known: dict[str, Config]) -> Config:
         config |= known[name]
     for key in own.pop("without", ()):
         del config[key]
+    if "wraps" in own:
+        config["text_config"] = known[own.pop("wraps")]
     own.pop("why", None)
     return config | own
 

@@ -9,9 +9,10 @@ import pytest
 
 import answer_texts
 from growth import grows_no_faster
+from lanewise.text.answers.atem import CALLS
 from lanewise.text.answers.braced_calls import GEMMA
 from lanewise.text.answers.content_tags import COMMAND_RESPONSE, HUNYUAN_ANSWER, HUNYUAN_LABELLED
-from lanewise.text.answers.families import HARMONY, PlainFormat
+from lanewise.text.answers.families import ATEM, HARMONY, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import (
     APERTUS,
@@ -398,6 +399,8 @@ def test_a_message_that_is_continued_has_its_label_already(tokenizer):
         (HARMONY, ""),
         (HARMONY, f"{MARK}<|channel|>analysis"),
         (HARMONY, f"{MARK}<|channel|>commentary to=functions.f{MARK}<|message|>"),
+        (ATEM, f" to=look{MARK}<|message|>"),
+        (ATEM, f' to=look{MARK}<|message|>{CALLS.begin}\n<atem:invoke name="look">'),
         (QWEN3_CODER, "<tool_call>\n<function=look>\n<parameter=text>\n"),
         (QWEN3_CODER, "<tool_call>\n<function=look>\n<parameter=any>\n"),
         (QWEN3_CODER, "<tool_call>\n<function=look>\n"),
@@ -417,7 +420,7 @@ def test_a_message_that_is_continued_has_its_label_already(tokenizer):
 )
 @pytest.mark.parametrize("piece", ["  \n ", "<a<<"])
 def test_a_piece_costs_the_same_however_much_came_before(calls, begin, piece):
-    form = calls if calls is HARMONY else PlainFormat(calls, THINK)
+    form = calls if calls in (HARMONY, ATEM) else PlainFormat(calls, THINK)
 
     def push(count):
         parser = form.parser(Start.OPEN, answer_texts.TOOLS)

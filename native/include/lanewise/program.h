@@ -31,6 +31,8 @@ typedef struct lw_attention_config {
     uint32_t n_kv_heads;
     uint32_t head_dim;  // even, at most 512
     uint32_t window;    // tokens each query sees, its own included; 0 = all
+    uint32_t chunk;     // a text is cut into chunks of so many tokens, and a query sees those of its own; a multiple of
+                        // 32, 0 = off. Only without window, both_ways and latent_rank
     // 1: a query also sees later tokens, as many as `window` lets it see before it; only in pooled models. 2: it sees
     // those that lw_batch.sees says; not in pooled models and not in latent attention
     uint32_t both_ways;
@@ -51,7 +53,8 @@ typedef struct lw_attention_config {
                                  // of LW_ATTN_POSITION_QUERIES. distances must be context_length + 30 or more
     float score_scale;           // factor of Q K; 0 = 1 / sqrt(head_dim)
     float position_beta;         // 0 = off; else Q at position p is multiplied by
-    uint32_t position_original;  // 1 + position_beta * ln(1 + floor(p / position_original))
+    uint32_t position_original;  // 1 + position_beta * ln(1 + floor((p + position_offset) / position_original))
+    uint32_t position_offset;    // 0 or 1
     uint32_t output_gate;        // 1: results are multiplied by sigmoid(LW_ATTN_GATE x); 2: all results of a head by
                                  // one such number
     uint32_t gate_softplus;      // 1: by softplus, ln(1 + exp(LW_ATTN_GATE x)); only with an output_gate
@@ -60,9 +63,10 @@ typedef struct lw_attention_config {
     float score_softcap;         // 0 = off; else scores become cap * tanh(score / cap), before other terms are added
     uint32_t values_are_keys;    // 1: there is no LW_ATTN_V; V is K before K's norm and RoPE
     uint32_t value_norm;         // 1: RMSNorm over each head of V, without weights
+    float value_scale;           // factor of V, with its bias; 0 = 1
     float qkv_clip;              // 0 = off; else Q and K are clamped to -clip .. clip before RoPE, V before its norm
     uint32_t shares_kv;          // 1: the layer has no K and V and reads those of layer kv_layer
-    uint32_t kv_layer;           // an earlier layer with its own K and V, and the same KV heads, head_dim and window
+    uint32_t kv_layer;  // an earlier layer with its own K and V, and the same KV heads, sizes of heads and window
     // Latent attention (MLA), if latent_rank is above 0. (c, r) is the product of LW_LATENT_DOWN. The cache has one row
     // per token for all heads: norm(c), then r rotated. (n, t) is the Q of a head, t its last rope_dim values, rotated.
     // K and V are the head's parts of LW_LATENT_KEYS and LW_LATENT_VALUES. Then the head's scores are (K n, t) . row,
@@ -70,9 +74,11 @@ typedef struct lw_attention_config {
     // it: biases of Q, K and V, norms of heads, gates, ALiBi, shares_kv.
     uint32_t latent_rank;  // a multiple of 32, at most 1024
     uint32_t rope_dim;     // dimensions that `rope` rotates; below head_dim
-    uint32_t value_dim;    // values of a head's result, a multiple of 32, at most 1024
-    uint32_t query_rank;   // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
-    float latent_eps;      // epsilon of the norms of c, of LW_LATENT_QUERY x and of LW_INDEX_KEY x
+    // Values of a head's result: here a multiple of 32, at most 1024. Without latent_rank those of a head of V, at most
+    // head_dim; 0 = head_dim.
+    uint32_t value_dim;
+    uint32_t query_rank;  // 0, or Q reads norm(LW_LATENT_QUERY x), which has query_rank values
+    float latent_eps;     // epsilon of the norms of c, of LW_LATENT_QUERY x and of LW_INDEX_KEY x
     // Sparse attention (DeepSeek V3.2), if index_topk is above 0: of the tokens up to itself a query sees the index_topk
     // ones of the largest index scores, of equal ones the first. Needs query_rank and no window. k is LayerNorm(
     // LW_INDEX_KEY x), q a head's part of LW_INDEX_QUERY norm(LW_LATENT_QUERY x); `rope` rotates the first rope_dim
@@ -155,6 +161,9 @@ typedef struct lw_ffn_config {
     lw_activation activation;
     float limit, alpha;   // LW_CLAMPED, both above 0, and LW_XIELU only; LW_CAPPED has a limit
     uint32_t inner_norm;  // 1: what down reads goes through LW_FFN_INNER_NORM first; LW_FFN_GATED only
+    // LW_FFN_GATED only. Other than 0: gate x becomes max(0, gate x - (mean + cutoff * deviation)), of all its values,
+    // before the activation.
+    float cutoff;
     // LW_FFN_EXPERTS only, else 0:
     uint32_t n_experts;  // at most 4096
     uint32_t n_used;     // experts chosen for each token, at most 64
@@ -171,6 +180,9 @@ typedef struct lw_ffn_config {
     float shared_limit;    // limit of the shared expert; LW_CAPPED only
     uint32_t shared_gate;  // 1: the shared result is multiplied by sigmoid(LW_SHARED_ROUTER x)
     uint32_t ungated;      // 1: experts, the shared one too, are down (activation(up x))
+    // 1: an expert's gate x and up x are multiplied by its weight, and its result is not. Refused with `bias`
+    // and own_norms.
+    uint32_t weighs_inputs;
     // 1: the router reads ROUTER_NORM(x), experts EXPERTS_NORM(x), the shared expert FFN_NORM(x). The weight of an
     // expert is multiplied by its LW_ROUTER_SCALES, last. Added to x is FFN_RESULT_NORM(SHARED_RESULT_NORM(shared) +
     // EXPERTS_RESULT_NORM(sum of the others)). Needs result_norms, LW_IN_TURN and a shared expert without a gate;
@@ -319,7 +331,9 @@ typedef struct lw_model_config {
     uint32_t context_length;   // positions the model was made for
     uint32_t tied_embeddings;  // 1: the head is the token embedding
     float rms_norm_eps;        // epsilon of norms of both kinds
-    float embedding_scale;     // rows of the embedding are multiplied by it
+    float result_eps;          // epsilon of the norms of results; 0 = rms_norm_eps
+    uint32_t embedding_norm;   // 1: rows of the embedding go through RMSNorm without weights; LW_NORM_RMS only
+    float embedding_scale;     // rows of the embedding are multiplied by it, after that norm
     float logit_scale;         // logits are multiplied by it; 1, like embedding_scale, in most models
     float logit_softcap;       // 0 = off; else logits become cap * tanh(logit / cap), after their bias and scale
     uint32_t output_bias;      // 1: LW_OUTPUT_BIAS is added to logits
@@ -327,8 +341,19 @@ typedef struct lw_model_config {
     // the layer's part of LW_PER_LAYER_PROJECTION's product with the first layer's x, t its part of the token's row of
     // LW_PER_LAYER_EMBEDDING. After the FFN comes x += norm(out(activation(gate x) * e)), with the FFN's activation.
     uint32_t per_layer_size;
+    uint32_t per_layer_rows;       // rows of LW_PER_LAYER_EMBEDDING, 0 = vocab_size; tokens behind them have row 0
     uint32_t per_layer_projected;  // 1: there is no LW_PER_LAYER_EMBEDDING, and e = norm(p / sqrt(hidden_size))
-    uint32_t n_ropes;              // at most 8
+    // N, 0 = x alone: a token has N residual streams (AltUp with LAuReL, Gemma 3n), 2 to 8, of which x is the first. The
+    // others begin as their parts of LW_STREAMS_IN x, as large as x. r(x) = tanh(LW_STREAM_ROUTER norm(x) /
+    // hidden_size). Before a layer every stream s[i] += sum over k of p[i][k] s[k], p = LW_STREAM_PREDICTION r(x); y is
+    // x then. Behind attention x = (x + z + norm(LW_LAUREL_UP LW_LAUREL_DOWN z)) / sqrt(2), z = ATTN_NORM(y). Behind the
+    // FFN, with d = x - y and c = LW_STREAM_CORRECTION r(x): s[i] += (c[i] + 1) d, x = y + (c[0] + 1) d. The per-layer
+    // gate reads x times LW_STREAM_SCALE, and its result is added to the streams but x. Behind the last layer x is the
+    // mean of x and the others' parts of LW_STREAMS_OUT s, as large as x. All layers have result_norms, attention and a
+    // gated FFN, LW_IN_TURN, and a per_layer_size.
+    uint32_t n_streams;
+    uint32_t laurel_rank;  // with n_streams
+    uint32_t n_ropes;      // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; at least one has attention
     lw_norm_kind norm;              // kind of all norms but those of Q and K

@@ -8,13 +8,13 @@ typedef enum lw_role {
     LW_ATTN_NORM = 3,        // (1, hidden_size); from here on once per layer
     LW_ATTN_Q = 4,           // (n_heads * head_dim, query_rank if above 0, else hidden_size)
     LW_ATTN_K = 5,           // (n_kv_heads * head_dim, hidden_size)
-    LW_ATTN_V = 6,
+    LW_ATTN_V = 6,           // (n_kv_heads * value_dim, hidden_size)
     LW_ATTN_Q_BIAS = 7,
     LW_ATTN_K_BIAS = 8,
     LW_ATTN_V_BIAS = 9,
     LW_ATTN_Q_NORM = 10,  // (1, head_dim), or all heads' dimensions (lw_qk_norm)
     LW_ATTN_K_NORM = 11,
-    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * head_dim); of latent attention (hidden_size, n_heads * value_dim)
+    LW_ATTN_OUTPUT = 12,  // (hidden_size, n_heads * value_dim), and so below where value_dim is 0: of head_dim
     LW_FFN_NORM = 13,
     LW_FFN_GATE = 14,  // (ffn_size, hidden_size)
     LW_FFN_UP = 15,
@@ -128,6 +128,17 @@ typedef enum lw_role {
     // (lw_attention_config.disentangled).
     LW_ATTN_POSITION_KEYS = 102,
     LW_ATTN_POSITION_QUERIES = 103,
+    // Models with n_streams, N. Once per layer:
+    LW_STREAM_NORM = 104,        // (1, hidden_size)
+    LW_STREAM_ROUTER = 105,      // (1, N * hidden_size): a row for each stream
+    LW_STREAM_PREDICTION = 106,  // (1, N * N * N): a row of N for each [i][k]
+    LW_STREAM_CORRECTION = 107,  // (1, N * N)
+    LW_STREAM_SCALE = 108,       // (1, hidden_size)
+    LW_LAUREL_DOWN = 109,        // (laurel_rank, hidden_size)
+    LW_LAUREL_UP = 110,          // (hidden_size, laurel_rank)
+    LW_LAUREL_NORM = 111,        // (1, hidden_size)
+    LW_STREAMS_IN = 112,         // ((N - 1) * hidden_size, hidden_size), once per model
+    LW_STREAMS_OUT = 113,        // the same
     // A prediction head with taps (lw_head_config), once per layer.
     LW_HEAD_FUSION = 114,       // (hidden_size, n_taps * hidden_size)
     LW_HEAD_FUSION_NORM = 115,  // (1, n_taps * hidden_size)

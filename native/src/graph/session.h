@@ -62,7 +62,7 @@ typedef struct lw_widths {
 typedef struct lw_buffers {
     float* x;          // [rows][hidden_size] residual stream
     float* norm;       // [rows][hidden_size] normalized, the input of float matrices
-    float* before;     // [rows][hidden_size] x before attention; NULL unless a parallel FFN reads it
+    float* before;     // [rows][hidden_size] x before attention; NULL unless something reads it
     float *gate, *up;  // [segments of the FFN][rows][LW_SEGMENT], or [rows][size of the FFN] if down is float
     float *cosine[LW_MAX_ROPES], *sine[LW_MAX_ROPES];  // [rows][rotated / 2]
     uint32_t* token;                                   // [rows] token of each row

@@ -113,12 +113,18 @@ void lw_embed_row(const lw_worker* w, size_t row, float* x) {
         return;
     }
     lw_unpack_row(&w->model->embedding, w->b->token[row], x);
+    if (w->c->embedding_norm) w->ops->rmsnorm(x, x, w->model->ones, hidden, w->c->rms_norm_eps);
     for (size_t i = 0; w->c->embedding_scale != 1 && i < hidden; ++i) x[i] *= w->c->embedding_scale;
 }
 
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias,
                       size_t n) {
     normalize_by(w, out, x, weight, bias, n, w->c->rms_norm_eps);
+}
+
+void lw_normalize_result(const lw_worker* w, float* result, const float* weight) {
+    const float eps = w->c->result_eps > 0 ? w->c->result_eps : w->c->rms_norm_eps;
+    normalize_by(w, result, result, weight, NULL, w->c->hidden_size, eps);
 }
 
 lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order) {
@@ -199,7 +205,7 @@ void lw_add_product(lw_worker* w, lw_operation operation, const lw_matrix* matri
     const size_t n = w->c->hidden_size;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
-        lw_normalize_row(w, result + row * n, result + row * n, norm, NULL, n);
+        lw_normalize_result(w, result + row * n, norm);
         lw_add_vector(x + row * n, result + row * n, n);
         lw_charge_row(w, operation, 3 * n, 0);
     }

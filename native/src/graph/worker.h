@@ -101,6 +101,8 @@ lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const floa
 void lw_embed_row(const lw_worker* w, size_t row, float* x);
 // Normalizes one row by the model's kind of norm; out may be x.
 void lw_normalize_row(const lw_worker* w, float* out, const float* x, const float* weight, const float* bias, size_t n);
+// Normalizes what is added to the residual stream, with the epsilon of results.
+void lw_normalize_result(const lw_worker* w, float* result, const float* weight);
 // The norm of the residual stream as floats and, if `quantized`, its codes.
 lw_activations lw_normalize(lw_worker* w, lw_operation operation, lw_norm by, bool quantized);
 // A phase: `n` products that read the same activations.

@@ -15,9 +15,9 @@
 enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512 };
 
 // The keys and values of one KV head in one block of the cache: keys [head_dim][32 tokens], values [32
-// tokens][value_dim]. LW_I8: keys [value_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32
+// tokens][value_dim]. LW_I8: keys [key_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32
 // scales of the keys [32] and of the values [32]. LW_I4 packs both to halves of bytes, LW_I8_I4 the values
-// (attention_packed.inc): keys [value_dim / 8][32 tokens][4], values [32 / 4 tokens][lw_value_pairs][16][4]. Latent: the values are the keys' first value_dim dimensions and are
+// (attention_packed.inc): keys [key_dim / 8][32 tokens][4], values [32 / 4 tokens][lw_value_pairs][16][4]. Latent: the values are the keys' first value_dim dimensions and are
 // not stored again.
 typedef struct lw_kv_view {
     const uint8_t* base;  // start of the layer's cache
@@ -26,10 +26,11 @@ typedef struct lw_kv_view {
     size_t value_offset;  // from the keys of a head to its values
     size_t scale_offset;  // codes: from the keys of a head to its scales
     size_t head_dim;
-    size_t value_dim;  // head_dim rounded up to LW_LANES; the padding is zero, undefined with codes
-    size_t index_dim;  // index keys [index_dim][32 tokens] lie where values would; 0 = none
-    lw_type type;      // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
-    bool latent;       // latent attention; never codes, and value_dim is a multiple of LW_LANES
+    size_t result_dim;          // values of a value, at most head_dim
+    size_t key_dim, value_dim;  // both rounded up to LW_LANES; the padding is zero, undefined with codes
+    size_t index_dim;           // index keys [index_dim][32 tokens] lie where values would; 0 = none
+    lw_type type;               // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
+    bool latent;                // latent attention; never codes, and value_dim is a multiple of LW_LANES
 } lw_kv_view;
 
 // Number of values of a key, and of a head's result before LW_LATENT_VALUES.
@@ -37,7 +38,7 @@ static inline uint32_t lw_key_dim(const lw_attention_config* c) {
     return c->latent_rank > 0 ? c->latent_rank + c->rope_dim : c->head_dim;
 }
 static inline uint32_t lw_result_dim(const lw_attention_config* c) {
-    return c->latent_rank > 0 ? c->latent_rank : c->head_dim;
+    return c->latent_rank > 0 ? c->latent_rank : c->value_dim > 0 ? c->value_dim : c->head_dim;
 }
 
 // Whether a cache of this type has codes and scales; whether its keys and its values are packed to four bits.
@@ -89,7 +90,7 @@ typedef struct lw_attention_job {
     // [group][head_dim][2 * reach + 1] what a query and a key are multiplied by, too; NULL = nothing; never with codes
     const float *position_keys, *position_queries;
     const float* sinks;  // [group] one more score of each head, whose value is 0; NULL = none
-    float* out;          // results in the order of q; latent: value_dim values per head
+    float* out;          // results in the order of q, result_dim values per head
     size_t out_stride;
     float* scratch;  // lw_attention_scratch_floats(...)
     // Only of latent attention, for one query token: [first_position + 1] the tokens that it sees, ascending. It attends

@@ -108,6 +108,14 @@ static size_t choose_jobs(const lw_session* s, const lw_batch* batch, const lw_a
     return jobs;
 }
 
+// A chunk is a text of its own: a tile ends where its chunk ends, and its position is that in the chunk.
+static void place_in_chunk(lw_tile* tile, uint32_t chunk) {
+    const uint32_t position = tile->position % chunk;
+    tile->chunk_start = tile->position - position;
+    tile->position = position;
+    if (tile->n_tokens > chunk - position) tile->n_tokens = chunk - position;
+}
+
 static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling) {
     const lw_attention_config* c = tiling->heads;
     tiling->jobs = choose_jobs(s, batch, c);
@@ -122,6 +130,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
             *tile = (lw_tile){.sequence = sequence, .first_row = row, .length = length};
             tile->position = s->b.position[row];
             tile->n_tokens = end - row < most ? end - row : most;
+            if (c->chunk > 0) place_in_chunk(tile, c->chunk);
             if (c->index_topk > 0) choose_tile(tile, c->index_topk);
             if (tiling->both_ways == 2 && batch->sees != NULL) cut_tile(tile, batch->sees + row);
             cost += cost_of(tile, tiling->window);
@@ -213,7 +222,7 @@ static void pass_softplus(float* values, const float* gate, size_t n, bool one) 
 static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
     const lw_attention_config* c = &layer->config.attention;
     const lw_attention_own* own = lw_attention_of(w->s);
-    const size_t head = c->head_dim, outputs = layer->attn_output.cols;
+    const size_t head = lw_output_dim(c), outputs = layer->attn_output.cols;
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
         float* values = own->attn + row * outputs + first;
         const float* gate = own->gate + row * layer->attn_gate.rows;
@@ -275,7 +284,8 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
     const size_t first = number * cols.group * (2 * (size_t)c->distances + 1);
     return (lw_attention_job){
         .kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
-        .blocks = lw_block_table(w->s, w->step->batch, tile->sequence, place.group),
+        .blocks =
+            lw_block_table(w->s, w->step->batch, tile->sequence, place.group) + tile->chunk_start / LW_BLOCK_TOKENS,
         .kv_head = c->latent_rank > 0 ? 0 : number,
         .n_tokens = tile->n_tokens,
         .first_position = tile->position,
@@ -339,10 +349,10 @@ static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_t
 // back.
 static void turn_back(lw_worker* w, const lw_attention_config* c, const lw_activations* x, const lw_tile* tile,
                       size_t first, size_t n) {
+    const size_t dim = lw_result_dim(c);
     for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row)
-        for (size_t i = 0; i < n; i += c->head_dim)
-            w->ops->turn((float*)x->f32 + row * x->cols + first + i, c->head_dim,
-                         1.0f / (float)lw_turn_size(c->head_dim));
+        for (size_t i = 0; i < n; i += dim)
+            w->ops->turn((float*)x->f32 + row * x->cols + first + i, dim, 1.0f / (float)lw_turn_size(dim));
     lw_charge_row(w, LW_OP_ATTENTION, 2 * tile->n_tokens * n, 0);
 }
 

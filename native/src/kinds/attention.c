@@ -20,13 +20,14 @@ static lw_status check_shared_kv(const lw_place* at, const lw_model_config* mode
     // A reader is one token behind the model, which has given back the first token of the window.
     const uint32_t window = model->layers[layer].mtp && of->window > 1 ? of->window - 1 : of->window;
     if (of->n_heads == 0 || of->shares_kv || of->n_kv_heads != c->n_kv_heads || of->head_dim != c->head_dim ||
-        c->window != window || of->latent_rank > 0)
+        (c->latent_rank == 0 && of->value_dim != c->value_dim) || c->window != window || of->latent_rank > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %skv_layer is %u, which must have keys and values of its own, %u KV heads of %u"
                        " and a window of %u",
                        at->text, c->kv_layer, c->n_kv_heads, c->head_dim, c->window);
-    if (c->values_are_keys || c->value_norm)
-        return lw_fail(LW_ERR_ARGUMENT, "model config: %svalues_are_keys and value_norm must be 0 where shares_kv is 1",
+    if (c->values_are_keys || c->value_norm || c->value_scale != 0)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %svalues_are_keys, value_norm and value_scale must be 0 where shares_kv is 1",
                        at->text);
     return LW_OK;
 }
@@ -85,11 +86,18 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_number(&at, "score_softcap", (double)c->score_softcap, 0, 1e6));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "values_are_keys", c->values_are_keys));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "value_norm", c->value_norm));
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "value_scale", (double)c->value_scale, 0, 1e3));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "qkv_clip", (double)c->qkv_clip, 0, 1e30));
     LW_RETURN_IF_FAILED(check_shared_kv(&at, model, layer));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "position_beta", (double)c->position_beta, 0, 1e3));
     if (c->position_beta > 0)
         LW_RETURN_IF_FAILED(lw_check_range(&at, "position_original", c->position_original, 1, 1 << 28));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "position_offset", c->position_offset, 0, c->position_beta > 0));
+    LW_RETURN_IF_FAILED(lw_check_multiple(&at, "chunk", c->chunk, LW_BLOCK_TOKENS));
+    if (c->chunk > 0 && (c->window > 0 || c->both_ways > 0 || c->latent_rank > 0))
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "model config: %schunk is %u, with which window, both_ways and latent_rank must be 0", at.text,
+                       c->chunk);
     if (c->head_dim % 2 != 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %shead_dim is %u, must be even", at.text, c->head_dim);
     if (c->n_heads % c->n_kv_heads != 0)
@@ -107,23 +115,23 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
                norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool here = l->attention.n_heads > 0, latent = c->latent_rank > 0, own = here && !c->shares_kv && !latent,
                values = own && !c->values_are_keys;
-    const uint32_t outputs = c->n_heads * lw_output_dim(c);
+    const uint32_t outputs = c->n_heads * lw_output_dim(c), of_values = c->n_kv_heads * lw_output_dim(c);
     switch (role) {
         case LW_ATTN_Q:
             return LW_MATRIX(q, "attention Q", q, c->query_rank > 0 ? c->query_rank : inputs, here);
         case LW_ATTN_K:
             return LW_MATRIX(k, "attention K", kv, inputs, own);
         case LW_ATTN_V:
-            return LW_MATRIX(v, "attention V", kv, inputs, values);
+            return LW_MATRIX(v, "attention V", of_values, inputs, values);
         case LW_ATTN_GATE:
-            return LW_MATRIX(attn_gate, "attention gate", c->output_gate == 2 ? c->n_heads : q, inputs,
+            return LW_MATRIX(attn_gate, "attention gate", c->output_gate == 2 ? c->n_heads : outputs, inputs,
                              c->output_gate > 0);
         case LW_ATTN_Q_BIAS:
             return LW_VECTOR(q_bias, "attention Q bias", q, c->qkv_bias);
         case LW_ATTN_K_BIAS:
             return LW_VECTOR(k_bias, "attention K bias", kv, own && c->qkv_bias);
         case LW_ATTN_V_BIAS:
-            return LW_VECTOR(v_bias, "attention V bias", kv, values && c->qkv_bias);
+            return LW_VECTOR(v_bias, "attention V bias", of_values, values && c->qkv_bias);
         case LW_ATTN_Q_NORM:
             return LW_VECTOR(q_norm, "attention Q norm", whole ? q : c->head_dim, norm);
         case LW_ATTN_K_NORM:
@@ -159,9 +167,10 @@ static bool has_attention(const lw_model_config* model, const lw_layer_config* l
 }
 
 static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
-    return t->window == c->window && t->both_ways == c->both_ways && t->heads->index_topk == c->index_topk &&
-           t->heads->n_heads == c->n_heads && t->heads->n_kv_heads == c->n_kv_heads &&
-           lw_key_dim(t->heads) == lw_key_dim(c) && lw_result_dim(t->heads) == lw_result_dim(c);
+    return t->window == c->window && t->heads->chunk == c->chunk && t->both_ways == c->both_ways &&
+           t->heads->index_topk == c->index_topk && t->heads->n_heads == c->n_heads &&
+           t->heads->n_kv_heads == c->n_kv_heads && lw_key_dim(t->heads) == lw_key_dim(c) &&
+           lw_result_dim(t->heads) == lw_result_dim(c);
 }
 
 // Finds the layer's tiling. A new one is added unless an earlier layer has the same window, direction and heads.
@@ -263,26 +272,27 @@ static void make_heads(const lw_worker* w, const lw_attention_config* c, size_t 
 static float query_scale(const lw_attention_config* c, uint32_t position) {
     const float scale = lw_score_scale(c);
     if (c->position_beta == 0) return scale;
-    const uint32_t turns = 1 + position / c->position_original;
+    const uint32_t turns = 1 + (position + c->position_offset) / c->position_original;
     return scale * (float)(1 + (double)c->position_beta * lw_log((double)turns));
 }
 
 // Values come first: they may be copies of the keys before norm and RoPE.
 static void make_keys_and_values(const lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
-    const size_t size = (size_t)c->n_kv_heads * c->head_dim;
+    const size_t dim = lw_output_dim(c), size = (size_t)c->n_kv_heads * c->head_dim, of_values = c->n_kv_heads * dim;
     lw_attention_own* own = lw_attention_of(w->s);
     if (c->latent_rank > 0) {
         lw_make_latent_key(w, layer, row);
         return;
     }
-    float *k = own->k + row * size, *v = own->v + row * size;
+    float *k = own->k + row * size, *v = own->v + row * of_values;
     lw_add_vector(k, layer->k_bias, size);
-    lw_add_vector(v, layer->v_bias, size);
+    lw_add_vector(v, layer->v_bias, of_values);
     if (c->values_are_keys) memcpy(v, k, size * sizeof(float));
-    limit(v, size, c->qkv_clip);
-    for (size_t h = 0; c->value_norm && h < c->n_kv_heads; ++h)
-        w->ops->rmsnorm(v + h * c->head_dim, v + h * c->head_dim, w->model->ones, c->head_dim, w->c->rms_norm_eps);
+    limit(v, of_values, c->qkv_clip);
+    for (size_t i = 0; c->value_norm && i < of_values; i += dim)
+        w->ops->rmsnorm(v + i, v + i, w->model->ones, dim, w->c->rms_norm_eps);
+    for (size_t i = 0; c->value_scale != 0 && i < of_values; ++i) v[i] *= c->value_scale;
     make_heads(w, c, row, k, c->n_kv_heads, layer->k_norm);
 }
 
@@ -327,7 +337,8 @@ static void store_rows(lw_worker* w, uint32_t index, size_t row, size_t end) {
         if (n > LW_BLOCK_TOKENS - offset) n = LW_BLOCK_TOKENS - offset;
         const uint32_t block = lw_block_table(w->s, batch, sequence, place.group)[position / LW_BLOCK_TOKENS];
         const float* index = kv->index_dim > 0 ? lw_index_keys(w->s) + row * kv->index_dim : NULL;
-        const lw_kv_rows rows = {n, own->k + row * kv_size, own->v + row * kv_size, index};
+        const float* values = own->v + row * kv->n_kv_heads * kv->result_dim;
+        const lw_kv_rows rows = {n, own->k + row * kv_size, values, index};
         if (!lw_kv_write(kv, w->ops, place.slot, block, (uint32_t)offset, rows)) lw_note_non_finite(w);
     }
 }

@@ -30,6 +30,7 @@ static lw_status check_experts(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "shared_size", c->shared_size, 0, 1 << 19));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "shared_gate", c->shared_gate, 0, c->shared_size > 0));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "ungated", c->ungated));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "weighs_inputs", c->weighs_inputs, 0, !c->bias && !c->own_norms));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_experts * size", (uint64_t)c->n_experts * c->size, 1, 1 << 30));
     LW_RETURN_IF_FAILED(
         lw_check_range(&at, "n_experts * hidden_size", (uint64_t)c->n_experts * model->hidden_size, 1, 1 << 30));
@@ -139,6 +140,7 @@ static void take_experts(lw_session* s, lw_parts* parts) {
     e->weights = lw_take(parts, rows * (e->n_used + 1) * sizeof(float));
     e->slots = lw_take(parts, chosen * sizeof *e->slots);
     e->sources = lw_take(parts, chosen * sizeof *e->sources);
+    e->row_weights = lw_take(parts, row);
     e->counts = lw_take(parts, e->n_experts * sizeof *e->counts);
     e->groups = lw_take(parts, groups * sizeof *e->groups);
     e->most_runs = (size > shared ? size : shared) / LW_SEGMENT;

@@ -35,6 +35,8 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     if ((capped || c->activation == LW_CLAMPED) && (c->kind == LW_FFN_PLAIN || c->ungated))
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
                        (int)c->activation);
+    const bool cut = c->kind == LW_FFN_GATED && !c->bias;
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "cutoff", (double)c->cutoff, 0, cut ? 10 : 0));
     if (capped) LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, 0, 1e6));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "shared_limit", (double)c->shared_limit, 0, capped ? 1e6 : 0));
     if (c->activation == LW_CLAMPED) {
@@ -141,18 +143,25 @@ static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, 
         g->w->ops->activate(gate, gate, g->matrices == 2 ? up : NULL, n, c->activation);
 }
 
+static void weigh(float* gate, float* up, size_t n, float weight) {
+    for (size_t i = 0; i < n; ++i) gate[i] *= weight;
+    for (size_t i = 0; up != NULL && i < n; ++i) up[i] *= weight;
+}
+
 static void activate_segment(lw_gate_up* g, size_t segment, lw_rows rows) {
     lw_worker* w = g->w;
     const size_t first = segment * LW_SEGMENT, left = g->size - first, n = left < LW_SEGMENT ? left : LW_SEGMENT;
     for (size_t row = rows.first; row < rows.first + rows.n; ++row) {
-        float* gate = segment_row(g, g->gate_to, segment, row);
-        activate(g, gate, segment_row(g, g->up_to, segment, row), first, n);
+        float *gate = segment_row(g, g->gate_to, segment, row), *up = segment_row(g, g->up_to, segment, row);
+        if (g->weights != NULL) weigh(gate, g->matrices == 2 ? up : NULL, n, g->weights[row]);
+        activate(g, gate, up, first, n);
         if (g->quantized) lw_quantize_segments(w, &g->out, row, segment, 1, gate);
     }
     lw_charge_row(w, LW_OP_ACTIVATE, (1 + g->matrices) * n * rows.n, g->quantized ? n * rows.n : 0);
 }
 
 static void activate_run(lw_gate_up* g, size_t run, lw_rows rows) {
+    if (g->config->cutoff != 0) return;  // whole rows come first
     const size_t first = run * g->run;
     for (size_t segment = first; segment < first + g->run && segment * LW_SEGMENT < g->size; ++segment)
         activate_segment(g, segment, rows);
@@ -222,6 +231,36 @@ static void finish_rows(lw_worker* w, const lw_layer* layer, const lw_activation
     lw_end_phase(w, LW_OP_ACTIVATE);
 }
 
+// Sets what of a row's gate is below its mean plus `cutoff` deviations to 0, and takes that from the rest.
+static void cut_row(const lw_gate_up* g, size_t row) {
+    const size_t size = g->size;
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < size; ++i) sum += (double)segment_row(g, g->gate_to, i / LW_SEGMENT, row)[i % LW_SEGMENT];
+    const double mean = sum / (double)size;
+    for (size_t i = 0; i < size; ++i) {
+        const double past = (double)segment_row(g, g->gate_to, i / LW_SEGMENT, row)[i % LW_SEGMENT] - mean;
+        squares += past * past;
+    }
+    const float least = (float)(mean + (double)g->config->cutoff * sqrt(squares / (double)size));
+    for (size_t i = 0; i < size; ++i) {
+        float* gate = &segment_row(g, g->gate_to, i / LW_SEGMENT, row)[i % LW_SEGMENT];
+        *gate = *gate - least < 0 ? 0 : *gate - least;  // NaN stays NaN
+    }
+}
+
+// A phase: cuts and activates whole rows.
+static void cut_and_activate(lw_gate_up* g) {
+    lw_worker* w = g->w;
+    lw_taker items = lw_this_phase(w, g->rows);
+    for (size_t row; lw_take_item(&items, &row);) {
+        cut_row(g, row);
+        for (size_t segment = 0; segment * LW_SEGMENT < g->size; ++segment)
+            activate_segment(g, segment, (lw_rows){row, 1});
+        lw_charge_row(w, LW_OP_ACTIVATE, 4 * g->size, 0);
+    }
+    lw_end_phase(w, LW_OP_ACTIVATE);
+}
+
 // Returns the input of the down projection.
 static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
     const bool plain = layer->config.ffn.kind == LW_FFN_PLAIN;
@@ -253,6 +292,7 @@ static lw_activations gate_up(lw_worker* w, const lw_layer* layer, const lw_acti
     while (lw_take_share(&items, &begin, &end)) lw_gate_up_take(&g, begin, end);
     lw_count_products(w, matrices, x->rows);
     lw_end_phase(w, LW_OP_GATE_UP);
+    if (layer->config.ffn.cutoff != 0) cut_and_activate(&g);
     if (needs_whole_rows(layer)) finish_rows(w, layer, &g.out);
     return g.out;
 }

@@ -21,9 +21,10 @@ typedef struct lw_gate_up {
     float *gate_to, *up_to;  // [segments of size][rows][LW_SEGMENT], or [rows][size] if down reads floats
     atomic_uint* runs_done;  // [runs][pieces] panels done; all 0 between phases
     lw_cuts cuts;
-    size_t run;      // segments in a run
-    bool quantized;  // down reads codes
-    float limit;     // of LW_CAPPED
+    size_t run;            // segments in a run
+    bool quantized;        // down reads codes
+    const float* weights;  // [rows] factors of gate's and up's results, or NULL
+    float limit;           // of LW_CAPPED
 } lw_gate_up;
 
 // Number of segments in a run. With few rows runs are long: each switch between gate and up costs a wait for weights.

@@ -50,6 +50,8 @@ typedef struct lw_kind {
     // Functions of a step. `prepare` is called before the threads begin. Each thread calls `begin` after the embedding.
     void (*prepare)(lw_session* s, const lw_batch* batch);
     void (*begin)(lw_worker* w);
+    // Called before each layer.
+    void (*enter)(lw_worker* w, const lw_layer* layer);
     // Only for mixers, the parts that mix the rows of a sequence. `inputs` lists the matrices that read norm(x). Among
     // the matrices that adapters may change, `n_adapted` from `first_adapted` on read norm(x).
     size_t (*inputs)(const lw_worker* w, const lw_layer* layer, lw_mixer_input found[LW_MAX_MIXER_INPUTS]);
@@ -74,6 +76,7 @@ typedef enum lw_kind_number {
     LW_KIND_NORMS,
     LW_KIND_EXPERTS,
     LW_KIND_MTP,
+    LW_KIND_STREAMS,
     LW_KIND_PER_LAYER,
     LW_N_KINDS
 } lw_kind_number;

@@ -15,7 +15,8 @@ static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, model->pooled ? 0 : 1024));
     const bool latent = c->latent_rank > 0;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "rope_dim", c->rope_dim, latent ? 2 : 0, latent ? c->head_dim - 1 : 0));
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "value_dim", c->value_dim, latent ? LW_PANEL : 0, latent ? 1024 : 0));
+    const uint32_t most = latent ? 1024 : c->values_are_keys ? 0 : c->head_dim;
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "value_dim", c->value_dim, latent ? LW_PANEL : 0, most));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "query_rank", c->query_rank, 0, latent ? 1 << 16 : 0));
     LW_RETURN_IF_FAILED(lw_check_number(&at, "latent_eps", (double)c->latent_eps, 0, latent ? 1 : 0));
     if (!latent) return LW_OK;
@@ -23,10 +24,10 @@ static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_multiple(&at, "value_dim", c->value_dim, LW_PANEL));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_kv_heads", c->n_kv_heads, 1, 1));
     if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->distances || c->disentangled ||
-        c->values_are_keys || c->value_norm || c->qkv_clip != 0 || c->shares_kv)
+        c->values_are_keys || c->value_norm || c->value_scale != 0 || c->qkv_clip != 0 || c->shares_kv)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi, distances,"
-                       " values_are_keys, value_norm, qkv_clip and shares_kv must be 0",
+                       " values_are_keys, value_norm, value_scale, qkv_clip and shares_kv must be 0",
                        at.text, c->latent_rank);
     if (c->rope == LW_NO_ROPE || model->ropes[c->rope].rotated != c->rope_dim)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope_dim is %u, which its rope must turn all of", at.text,

@@ -71,6 +71,7 @@ static lw_gate_up gate_up_of(lw_worker* w, const lw_layer* layer, size_t index, 
                     .cuts = {1, group->rows},
                     .run = lw_run_of(group->rows),
                     .quantized = lw_reads_codes(w, shared ? &layer->down : &layer->experts_down),
+                    .weights = shared || !layer->config.ffn.weighs_inputs ? NULL : e->row_weights + group->first,
                     .limit = shared ? layer->config.ffn.shared_limit : layer->config.ffn.limit};
     const lw_matrix *gate = shared ? &layer->gate : &layer->experts_gate,
                     *up = shared ? &layer->up : &layer->experts_up;
@@ -223,10 +224,10 @@ static void combine_normed(lw_worker* w, const lw_layer* layer, size_t row) {
     memset(sum, 0, hidden * sizeof *sum);
     for (size_t i = 0; i < used; ++i)
         w->ops->add_weighted(sum, e->out + e->slots[row * used + i] * hidden, hidden, weights[i]);
-    lw_normalize_row(w, sum, sum, layer->experts_result_norm, NULL, hidden);
-    lw_normalize_row(w, shared, shared, layer->shared_result_norm, NULL, hidden);
+    lw_normalize_result(w, sum, layer->experts_result_norm);
+    lw_normalize_result(w, shared, layer->shared_result_norm);
     lw_add_vector(sum, shared, hidden);
-    lw_normalize_row(w, sum, sum, layer->ffn_result_norm, NULL, hidden);
+    lw_normalize_result(w, sum, layer->ffn_result_norm);
     lw_add_vector(w->b->x + row * hidden, sum, hidden);
 }
 

@@ -52,7 +52,7 @@ static lw_status check_mtp(const lw_model_config* c, uint32_t layer) {
                        "model config: %smtp is 1, must be 0 but with an FFN, parts in turn, RMS norms before them only,"
                        " and without a state or a per_layer_size",
                        at.text);
-    if (a->n_heads == 0 || a->window > 0 || a->shares_kv || a->values_are_keys)
+    if (a->n_heads == 0 || a->window > 0 || a->chunk > 0 || a->shares_kv || a->values_are_keys)
         return lw_fail(LW_ERR_ARGUMENT,
                        "model config: %smtp is 1, must be 0 but with attention to all tokens, of keys and values of its"
                        " own",

@@ -2,12 +2,15 @@
 #include <math.h>
 
 #include "kinds/kind.h"
+#include "kinds/streams.h"
 
 static lw_status check_per_layer(const lw_model_config* model, uint32_t layer) {
     static const lw_place nowhere = {""};
     const uint32_t size = model->per_layer_size;
     const bool possible = model->norm == LW_NORM_RMS;
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "per_layer_size", size, 0, possible ? 4096 : 0));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(&nowhere, "per_layer_rows", model->per_layer_rows, 0, size > 0 ? model->vocab_size : 0));
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "per_layer_projected", model->per_layer_projected, 0, size > 0));
     LW_RETURN_IF_FAILED(lw_check_range(&nowhere, "n_layers * per_layer_size", (uint64_t)model->n_layers * size, 0,
                                        size > 0 ? 1 << 24 : 0));
@@ -62,13 +65,17 @@ static void take_per_layer(lw_session* s, lw_parts* parts) {
     own->inputs = lw_take(parts, s->config.max_batch_tokens * all_inputs(&s->model->config) * sizeof(float));
 }
 
+static uint32_t row_of(const lw_worker* w, uint32_t token) {
+    return token < w->model->per_layer_embedding.rows ? token : 0;
+}
+
 // The inputs of all layers for one row, from the projection of its embedding and from the per-layer table if there is
 // one.
 static void finish_inputs(lw_worker* w, size_t row) {
     const size_t size = w->c->per_layer_size, all = all_inputs(w->c);
     const float before = 1.0f / sqrtf((float)w->c->hidden_size), of_table = sqrtf((float)size), both = sqrtf(0.5f);
     const float* table = w->c->per_layer_projected ? NULL : w->scratch;
-    if (table != NULL) lw_unpack_row(&w->model->per_layer_embedding, w->b->token[row], w->scratch);
+    if (table != NULL) lw_unpack_row(&w->model->per_layer_embedding, row_of(w, w->b->token[row]), w->scratch);
     for (size_t at = 0; at < all; at += size) {
         float* inputs = inputs_of(w) + row * all + at;
         for (size_t i = 0; i < size; ++i) inputs[i] *= before;
@@ -106,12 +113,17 @@ static lw_activations pass_inputs(lw_worker* w, const lw_layer* layer, uint32_t 
 }
 
 static void add_layer_input(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_norm none = {.scale = 1};
+    const bool streams = w->c->n_streams > 0;
+    const lw_norm none = {.scale = 1, .of = streams ? w->b->before : NULL};
     const lw_activations x = lw_normalize(w, LW_OP_FFN_NORM, none, lw_reads_codes(w, &layer->per_layer_gate));
     const lw_product product = lw_product_at(w, &layer->per_layer_gate, w->b->gate, false);
     lw_multiply(w, LW_OP_GATE_UP, &product, 1, &x);
     const lw_activations values = pass_inputs(w, layer, index);
-    lw_add_product(w, LW_OP_DOWN, &layer->per_layer_out, layer->per_layer_result_norm, &values, LW_ADAPTED_COUNT);
+    const float* norm = layer->per_layer_result_norm;
+    if (streams)
+        lw_add_to_streams(w, LW_OP_DOWN, &layer->per_layer_out, norm, &values);
+    else
+        lw_add_product(w, LW_OP_DOWN, &layer->per_layer_out, norm, &values, LW_ADAPTED_COUNT);
 }
 
 static void keep_inputs(lw_worker* w, const lw_layer* layer) {

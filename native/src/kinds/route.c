@@ -124,6 +124,10 @@ static void make_groups(lw_worker* w, const lw_layer* layer) {
     for (size_t i = 0; i < chosen; ++i) {
         e->slots[i] = counts[e->experts[i]]++;
         e->sources[e->slots[i]] = (uint32_t)(i / c->n_used);
+        if (!c->weighs_inputs) continue;
+        float* weight = &e->weights[i / c->n_used * (c->n_used + 1) + i % c->n_used];
+        e->row_weights[e->slots[i]] = *weight;
+        *weight = 1;  // of the result
     }
 }
 

@@ -25,6 +25,7 @@ typedef struct lw_experts_own {
     float* weights;           // [rows][n_used + 1] of the chosen experts, then of the shared expert
     uint32_t* slots;          // [rows][n_used] index among the gathered rows
     uint32_t* sources;        // [chosen] the row of the batch that each gathered row is
+    float* row_weights;       // [chosen] the weight of each gathered row, of layers with weighs_inputs
     uint32_t* counts;         // [n_experts] used while groups are made
     lw_expert_group* groups;  // [most_groups]
     size_t n_groups;

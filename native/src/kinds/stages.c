@@ -86,7 +86,7 @@ static size_t rounded_up(size_t n, size_t by) { return (n + by - 1) / by; }
 // Chooses the parts of the second stage, of `jobs` jobs before: those with which the threads end first. A single row
 // takes as long as two, because keys and values are converted for it alone.
 static void choose_parts(lw_stages* out, const lw_attention_config* c, size_t jobs, size_t tokens, size_t threads) {
-    const size_t group = c->n_heads / c->n_kv_heads, all = lw_align_floats(c->head_dim);
+    const size_t group = c->n_heads / c->n_kv_heads, all = lw_align_floats(lw_result_dim(c));
     size_t least = SIZE_MAX;
     for (size_t cut = 1; cut <= group; ++cut) {
         const size_t heads = rounded_up(group, cut), rows = heads * tokens > 1 ? heads * tokens : 2;
@@ -145,7 +145,7 @@ bool lw_make_stages(lw_session* s, lw_tiling* tiling) {
     if (!may_have_stages(s, c) || n * jobs >= threads) return false;
     lw_stage_room room = lw_attention_of(s)->stage_room;
     const demand all = demand_of(tiling);
-    const size_t products = all.longest * (c->n_heads / c->n_kv_heads) * 2 * c->head_dim;
+    const size_t products = all.longest * (c->n_heads / c->n_kv_heads) * (c->head_dim + lw_result_dim(c));
     if (all.splits * jobs >= threads || all.scores > room.n_scores || products < WORTH) return false;
     lw_stages found = {0};  // of the candidates the first is taken always
     choose_parts(&found, c, all.splits * jobs, all.most_tokens, threads);
@@ -172,7 +172,7 @@ void lw_score_job(lw_attention_job* job, const lw_tile* tile, size_t n_heads, si
 
 void lw_value_job(lw_attention_job* job, const lw_stages* stages, size_t part) {
     const size_t head = part / stages->dim_parts * stages->heads, dim = part % stages->dim_parts * stages->dims;
-    const size_t dims = job->kv.value_dim, result = job->kv.head_dim, group = job->group;
+    const size_t dims = job->kv.value_dim, result = job->kv.result_dim, group = job->group;
     job->stage = LW_ATTEND_VALUES;
     job->group = head + stages->heads < group ? stages->heads : group - head;
     job->scores += head * job->score_span;

@@ -15,7 +15,8 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     // Position of the first token, but at most index_topk - 1 in layers with an index: a query that sees as many tokens
     // as it may attends to a text of just these.
     uint32_t position;
-    uint32_t length;  // tokens of the sequence if attention is bidirectional, else 0
+    uint32_t chunk_start;  // in layers with a chunk: where the tile's chunk starts, and position is that in the chunk
+    uint32_t length;       // tokens of the sequence if attention is bidirectional, else 0
     // A tile with a long context is listed once for each split of its context. All its entries share `states` and
     // `done`.
     uint32_t n_splits, split;  // number of splits, and which one this is; 0, 0: the whole context

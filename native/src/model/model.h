@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 33 };
+enum { LW_LAYER_MATRICES = 35 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
@@ -21,6 +21,7 @@ typedef struct lw_layer {
             lw_matrix q, k, v, attn_gate;
             lw_matrix latent_keys, latent_values;  // of all heads, stacked
             lw_matrix attn_output;
+            lw_matrix laurel_down, laurel_up;
             lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
             lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
             lw_matrix per_layer_gate, per_layer_out;
@@ -31,11 +32,13 @@ typedef struct lw_layer {
         };
         lw_matrix matrices[LW_LAYER_MATRICES];
     };
-    float *attn_norm, *ffn_norm;                             // [hidden_size]; NULL if nothing follows the norm
-    float *attn_result_norm, *ffn_result_norm;               // [hidden_size], or NULL
-    float* per_layer_result_norm;                            // [hidden_size], or NULL
-    float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;  // [hidden_size], or NULL
-    float *head_fusion_norm, *head_tokens;                   // [n_taps * hidden_size], [outputs], or NULL
+    float *attn_norm, *ffn_norm;                                   // [hidden_size]; NULL if nothing follows the norm
+    float *attn_result_norm, *ffn_result_norm;                     // [hidden_size], or NULL
+    float* per_layer_result_norm;                                  // [hidden_size], or NULL
+    float *stream_norm, *stream_scale, *laurel_norm;               // [hidden_size], or NULL
+    float *stream_router, *stream_prediction, *stream_correction;  // see roles.h
+    float *mtp_embedding_norm, *mtp_hidden_norm, *mtp_norm;        // [hidden_size], or NULL
+    float *head_fusion_norm, *head_tokens;                         // [n_taps * hidden_size], [outputs], or NULL
     // NULL if the layer does not have the tensor:
     float *attn_norm_bias, *ffn_norm_bias;               // [hidden_size]
     float *q_bias, *k_bias, *v_bias, *attn_output_bias;  // [outputs]
@@ -95,6 +98,7 @@ struct lw_model {
     lw_matrix embedding, output;
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
+    lw_matrix streams_in, streams_out;                    // 0 rows: the model has none
     lw_matrix patches;                                    // 0 rows: the model is no tower
     float *patches_bias, *patches_norm, *patches_norm_bias, *mean_shift, *mean_scale;
     float *patches_input_norm, *patches_input_norm_bias;
@@ -103,7 +107,7 @@ struct lw_model {
     lw_dense dense[LW_MAX_DENSE];
     lw_angles ropes[LW_MAX_ROPES];
     float* slopes;              // [n_heads] of lw_attention_config.alibi
-    float* ones;                // [largest head_dim of a layer] weights for norms without weights
+    float* ones;                // [largest head_dim, or hidden_size] weights for norms without weights
     bool holds[LW_TYPE_LIMIT];  // types of the model's matrices
     bool has_minimums;          // a type subtracts minimums, so activations need their sums
     bool finished;
@@ -119,7 +123,7 @@ static inline bool lw_has_state(const lw_layer* layer) { return layer->config.st
 
 // Number of values of a head that the output projection reads.
 static inline uint32_t lw_output_dim(const lw_attention_config* c) {
-    return c->latent_rank > 0 ? c->value_dim : c->head_dim;
+    return c->value_dim > 0 ? c->value_dim : c->head_dim;
 }
 
 // Number of layers without those of a prediction head.

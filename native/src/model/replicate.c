@@ -72,6 +72,8 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
     if (!model->config.pooled)
         ok = copy_matrix(model->pool, &out->arena, model->config.tied_embeddings ? &out->embedding : &out->output);
     ok = ok && copy_matrix(model->pool, &out->arena, &out->per_layer_projection);
+    ok = ok && copy_matrix(model->pool, &out->arena, &out->streams_in);
+    ok = ok && copy_matrix(model->pool, &out->arena, &out->streams_out);
     ok = ok && copy_matrix(model->pool, &out->arena, &out->patches);
     for (uint32_t i = 0; ok && i < model->config.n_dense; ++i)
         ok = copy_matrix(model->pool, &out->arena, &out->dense[i].matrix);

@@ -148,6 +148,9 @@ lw_status lw_program_check(const lw_model_config* c) {
     LW_RETURN_IF_FAILED(lw_check_range(&model, "n_ropes", c->n_ropes, 0, LW_MAX_ROPES));
     if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
         return lw_fail(LW_ERR_ARGUMENT, "model config: rms_norm_eps is %g, must be 0 to 1", (double)c->rms_norm_eps);
+    LW_RETURN_IF_FAILED(lw_check_number(&model, "result_eps", (double)c->result_eps, 0, 1));
+    LW_RETURN_IF_FAILED(
+        lw_check_range(&model, "embedding_norm", c->embedding_norm, 0, c->norm == LW_NORM_RMS && !lw_is_tower(c)));
     LW_RETURN_IF_FAILED(lw_check_number(&model, "embedding_scale", (double)c->embedding_scale, 1e-6, 1e6));
     LW_RETURN_IF_FAILED(lw_check_number(&model, "logit_scale", (double)c->logit_scale, 1e-6, 1e6));
     LW_RETURN_IF_FAILED(lw_check_number(&model, "logit_softcap", (double)c->logit_softcap, 0, c->pooled ? 0 : 1e6));

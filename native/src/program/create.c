@@ -46,7 +46,7 @@ static bool make_slopes(lw_model* model, const lw_attention_config* c) {
 }
 
 static bool make_ones(lw_model* model) {
-    uint32_t most = 1;
+    uint32_t most = model->config.embedding_norm ? model->config.hidden_size : 1;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const uint32_t dim = model->layers[i].config.attention.head_dim;
         if (dim > most) most = dim;
@@ -359,6 +359,8 @@ lw_status lw_model_describe(const lw_model* model, lw_model_info* out) {
         }
     if (!model->config.pooled) count_matrix(lw_model_head(model), out, false, 1, 1);
     count_matrix(&model->per_layer_projection, out, false, 1, 1);
+    count_matrix(&model->streams_in, out, false, 1, 1);
+    count_matrix(&model->streams_out, out, false, 1, 1);
     count_matrix(&model->patches, out, false, 1, 1);
     for (uint32_t i = 0; i < model->config.n_dense; ++i) count_matrix(&model->dense[i].matrix, out, false, 1, 1);
     out->packed_bytes *= 1 + model->n_replicas;

@@ -5,6 +5,7 @@
 static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
     const uint32_t per_layer = (c->n_layers - c->reader_layers) * c->per_layer_size,
                    values = 3 * c->patches.side * c->patches.side;
+    const uint32_t others = c->n_streams > 0 ? (c->n_streams - 1) * c->hidden_size : 0;
     switch (role) {
         case LW_TOKEN_EMBEDDING:
             return LW_MATRIX_SPEC(lw_model, embedding, "token embedding", c->vocab_size, c->hidden_size,
@@ -39,8 +40,13 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
         case LW_OUTPUT_BIAS:
             return LW_VECTOR_SPEC(lw_model, output_bias, "output bias", c->vocab_size, c->output_bias);
         case LW_PER_LAYER_EMBEDDING:
-            return LW_MATRIX_SPEC(lw_model, per_layer_embedding, "per-layer embedding", c->vocab_size, per_layer,
+            return LW_MATRIX_SPEC(lw_model, per_layer_embedding, "per-layer embedding",
+                                  c->per_layer_rows > 0 ? c->per_layer_rows : c->vocab_size, per_layer,
                                   per_layer > 0 && !c->per_layer_projected);
+        case LW_STREAMS_IN:
+            return LW_MATRIX_SPEC(lw_model, streams_in, "streams in", others, c->hidden_size, others > 0);
+        case LW_STREAMS_OUT:
+            return LW_MATRIX_SPEC(lw_model, streams_out, "streams out", others, c->hidden_size, others > 0);
         case LW_PER_LAYER_PROJECTION:
             return LW_MATRIX_SPEC(lw_model, per_layer_projection, "per-layer projection", per_layer, c->hidden_size,
                                   per_layer > 0);
@@ -97,8 +103,7 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_ATTN_POSITION_QUERIES) ||
-           (role >= LW_HEAD_FUSION && role <= LW_FFN_INNER_NORM);
+           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_FFN_INNER_NORM);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -134,8 +139,14 @@ lw_slot lw_model_slot(lw_model* model, lw_role role, uint32_t index) {
 static const lw_role first_roles[] = {
     LW_TOKEN_EMBEDDING,   LW_PATCHES_INPUT_NORM,   LW_PATCHES_INPUT_NORM_BIAS, LW_PATCHES,
     LW_PATCHES_BIAS,      LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,      LW_PATCHES_NORM,
-    LW_PATCHES_NORM_BIAS, LW_PER_LAYER_EMBEDDING,  LW_PER_LAYER_PROJECTION,    LW_PER_LAYER_NORM};
-static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
+    LW_PATCHES_NORM_BIAS, LW_PER_LAYER_EMBEDDING,  LW_PER_LAYER_PROJECTION,    LW_PER_LAYER_NORM,
+    LW_STREAMS_IN};
+static const lw_role layer_roles[] = {LW_STREAM_NORM,
+                                      LW_STREAM_ROUTER,
+                                      LW_STREAM_PREDICTION,
+                                      LW_STREAM_CORRECTION,
+                                      LW_STREAM_SCALE,
+                                      LW_MTP_EMBEDDING_NORM,
                                       LW_MTP_HIDDEN_NORM,
                                       LW_MTP_PROJECTION,
                                       LW_HEAD_FUSION_NORM,
@@ -170,6 +181,9 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ATTN_INNER_NORM,
                                       LW_ATTN_OUTPUT,
                                       LW_ATTN_OUTPUT_BIAS,
+                                      LW_LAUREL_DOWN,
+                                      LW_LAUREL_UP,
+                                      LW_LAUREL_NORM,
                                       LW_STATE_IN,
                                       LW_STATE_GATE,
                                       LW_STATE_DECAY,
@@ -223,15 +237,13 @@ static const lw_role layer_roles[] = {LW_MTP_EMBEDDING_NORM,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
-static const lw_role last_roles[] = {LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS,
+static const lw_role last_roles[] = {LW_STREAMS_OUT, LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS,
                                      LW_MEAN_SHIFT,  LW_MEAN_SCALE,  LW_OUTPUT};
 static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_BIAS, LW_DENSE, LW_DENSE_BIAS,
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-enum { UNUSED_ROLES = LW_HEAD_FUSION - LW_ATTN_POSITION_QUERIES - 1 };
-_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) + UNUSED_ROLES ==
-                   LW_ROLE_COUNT,
+_Static_assert(COUNT(first_roles) + COUNT(layer_roles) + COUNT(last_roles) + COUNT(dense_roles) == LW_ROLE_COUNT,
                "each role stands in one of the lists");
 
 typedef struct tensor_list {

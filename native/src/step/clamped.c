@@ -44,7 +44,7 @@ static void add_result(lw_worker* w, lw_operation operation, const float* norm) 
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* result = w->b->norm + row * n;
-        lw_normalize_row(w, result, result, norm, NULL, n);
+        lw_normalize_result(w, result, norm);
         lw_add_vector(w->b->x + row * n, result, n);
         lw_charge_row(w, operation, 3 * n, 0);
     }

@@ -4,6 +4,7 @@
 #include "graph/observe.h"
 #include "kinds/kinds.h"
 #include "kinds/mtp.h"
+#include "kinds/streams.h"
 #include "kinds/taps.h"
 #include "ops/math.h"
 #include "status.h"
@@ -108,7 +109,8 @@ static void scale_rows(lw_worker* w, float scale) {
 void lw_run_parts(lw_worker* w, const lw_layer* layer, uint32_t index) {
     for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
         if (lw_kinds[kind]->run != NULL && lw_has_kind(w->model, layer, kind)) lw_kinds[kind]->run(w, layer, index);
-    if (layer->config.output_scale != 0) scale_rows(w, layer->config.output_scale);
+    const float scale = layer->config.output_scale;
+    if (scale != 0 && scale != 1) scale_rows(w, scale);
 }
 
 // A phase: adds part 1 + i of the rows that are given to x.
@@ -124,10 +126,16 @@ static void add_taps(lw_worker* w, uint32_t i) {
     lw_end_phase(w, LW_OP_COMBINE);
 }
 
+static void enter_layer(lw_worker* w, const lw_layer* layer) {
+    for (size_t kind = 0; kind < LW_N_KINDS; ++kind)
+        if (lw_kinds[kind]->enter != NULL && lw_has_kind(w->model, layer, kind)) lw_kinds[kind]->enter(w, layer);
+}
+
 static void run_layers(lw_worker* w, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; ++i) {
         const lw_layer* layer = &w->model->layers[i];
         if (w->step->batch->runs == LW_RUN_MODEL) lw_keep_tap(w, i);
+        enter_layer(w, layer);
         if (lw_mixes(&layer->config)) lw_mix(w, layer, i);
         if (w->rows == 0) return;  // no row has logits: the step only writes keys, values and states
         lw_run_parts(w, layer, i);
@@ -146,6 +154,7 @@ static void run_model(lw_worker* w) {
         lw_pool_texts(w);
         return;
     }
+    if (w->c->n_streams > 0 && w->rows > 0) lw_join_streams(w);
     if (has_head) lw_keep_hidden(w);
     if (w->rows > 0) logits(w);
     if (has_head) lw_feed_head(w);

@@ -48,8 +48,9 @@ static void widen(lw_session* s) {
                                                            : lw_matmul_scratch_bytes(rows));
 }
 
-// Whether some layer has an FFN in parallel with attention.
+// Whether some part reads x as it was before attention: an FFN in parallel with it, or what corrects streams.
 static bool has_parts_beside(const lw_model* model) {
+    if (model->config.n_streams > 0) return true;
     for (uint32_t i = 0; i < model->config.n_layers; ++i)
         if (model->layers[i].config.wiring != LW_IN_TURN) return true;
     return false;

@@ -46,16 +46,18 @@ class Attending:
         self.eps = config.rms_norm_eps
         self.turns = [Turn(rope, tokens) for rope in config.ropes]
         self._masks = {
-            window: _mask(tokens, window)
-            for window in {
-                one.attention.window for one in config.layers if one.attention is not None
+            place: _mask(tokens, *place)
+            for place in {
+                (one.attention.window, one.attention.chunk)
+                for one in config.layers
+                if one.attention is not None
             }
         }
 
     def results(
         self, x: Floats, weights: Matrices, vectors: Vectors, stored: dict[int, Floats]
     ) -> Floats:
-        """What ATTN_OUTPUT is given, [windows, tokens, heads * head_dim], for normalized x.
+        """What ATTN_OUTPUT is given, [windows, tokens, heads * output_dim], for normalized x.
 
         ``stored`` has K and V of layers that others read; those of this one are written there.
         """
@@ -70,7 +72,7 @@ class Attending:
         if kind.output_gate or kind.head_gate:
             gate = x @ weights[Role.ATTN_GATE].T
             gate = np.logaddexp(np.float32(0), gate) if kind.gate_softplus else sigmoid(gate)
-            out *= gate.repeat(kind.head_dim, axis=-1) if kind.head_gate else gate
+            out *= gate.repeat(kind.output_dim, axis=-1) if kind.head_gate else gate
         return out
 
     def latent_queries(self, x: Floats, weights: Matrices, vectors: Vectors) -> Floats:
@@ -94,21 +96,23 @@ class Attending:
     def keys_and_values(
         self, x: Floats, weights: Matrices, vectors: Vectors, stored: dict[int, Floats]
     ) -> tuple[Floats, Floats]:
-        """K and V as [windows, heads, tokens, head_dim], a layer's own or another's."""
+        """K and V as [windows, heads, tokens, size], a layer's own or another's."""
         kind = vectors.attention
         if kind.kv_layer is not None:
             k, v = stored[kind.kv_layer]
-            return k, v
+            return k, v[..., : kind.output_dim]
         values = Role.ATTN_K if kind.values_are_keys else Role.ATTN_V
         k = self.heads(x, Role.ATTN_K, weights[Role.ATTN_K], vectors)
         v = self.heads(x, Role.ATTN_V, weights[values], vectors)
         if vectors.number in stored:
-            stored[vectors.number][:] = k, v
+            stored[vectors.number][0] = k
+            stored[vectors.number][1, ..., : kind.output_dim] = v
         return k, v
 
     def heads(self, x: Floats, role: Role, weight: Floats, vectors: Vectors) -> Floats:
-        """One of Q, K and V as [windows, heads, tokens, head_dim], rotated where it must be."""
+        """One of Q, K and V as [windows, heads, tokens, size], rotated where it must be."""
         kind = vectors.attention
+        size = kind.output_dim if role == Role.ATTN_V else kind.head_dim
         y: Floats = np.matmul(x, weight.T)
         if kind.qkv_bias:
             bias = Role.ATTN_K if kind.values_are_keys and role == Role.ATTN_V else role
@@ -116,7 +120,7 @@ class Attending:
         norm = QK_NORMS.get(role)
         if norm is not None and kind.qk_norm == "whole":
             y = rms(y, vectors.of[norm], self.eps)
-        y = y.reshape(x.shape[0], x.shape[1], -1, kind.head_dim)
+        y = y.reshape(x.shape[0], x.shape[1], -1, size)
         if norm is not None and kind.qk_norm == "head":
             y = rms(y, vectors.of[norm], self.eps)
         if norm is not None and kind.qk_norm == "layer":
@@ -129,7 +133,9 @@ class Attending:
         if norm is not None and kind.qk_norm == "turned":
             y = rms(y, vectors.of[norm], self.eps)
         if role == Role.ATTN_V and kind.value_norm:
-            y = rms(y, np.ones(kind.head_dim, np.float32), self.eps)
+            y = rms(y, np.ones(size, np.float32), self.eps)
+        if role == Role.ATTN_V and kind.value_scale:
+            y = y * np.float32(kind.value_scale)
         if role == Role.ATTN_Q:
             y = _placed(kind, y)
         return y.swapaxes(1, 2)
@@ -149,7 +155,7 @@ class Attending:
             scores = cap * np.tanh(scores / cap)
         if kind.alibi:
             scores -= _falls(kind, tokens)
-        scores += self._masks[kind.window]
+        scores += self._masks[kind.window, kind.chunk]
         _softmax(scores, _sinks(kind, vectors))
         out: Floats = np.matmul(scores, v[:, :, None], dtype=np.float32)
         out = out.reshape(n, n_heads, tokens, -1)
@@ -161,13 +167,16 @@ def _placed(kind: Attention, y: Floats) -> Floats:
     if kind.position_scale is None:
         return y
     beta, original = kind.position_scale
-    steps = np.log(1 + np.arange(y.shape[1]) // original)
+    steps = np.log(1 + (np.arange(y.shape[1]) + kind.position_offset) // original)
     return np.asarray(y * (1 + beta * steps).astype(np.float32)[:, None, None])
 
 
-def _mask(tokens: int, window: int | None) -> Floats:
-    ages = np.arange(tokens)[:, None] - np.arange(tokens)
+def _mask(tokens: int, window: int | None, chunk: int) -> Floats:
+    positions = np.arange(tokens)
+    ages = positions[:, None] - positions
     seen = ages >= 0
+    if chunk:
+        seen &= positions[:, None] // chunk == positions // chunk
     if window is not None:
         seen &= ages < window
     return np.where(seen, np.float32(0), np.float32(-np.inf)).astype(np.float32)

@@ -87,6 +87,9 @@ def mixed(ffn: Experts, weights: Mapping[Role, Floats], vectors: Vectors, read: 
             gate = with_bias(ffn, gate, vectors, Role.EXPERTS_GATE_BIAS, expert)
         up = rows @ stacks[Role.EXPERTS_UP][expert].T
         up = with_bias(ffn, up, vectors, Role.EXPERTS_UP_BIAS, expert)
+        if ffn.weighs_inputs:
+            gate = None if gate is None else gate * shares[:, None]
+            up, shares = up * shares[:, None], np.ones_like(shares)
         product = activate(ffn, gate, up) @ stacks[Role.EXPERTS_DOWN][expert].T
         product = with_bias(ffn, product, vectors, Role.EXPERTS_DOWN_BIAS, expert)
         out[tokens] += shares[:, None] * product

@@ -44,6 +44,8 @@ def check_computable(config: ModelConfig) -> None:
     odd = None
     if config.pooling is not None:
         odd = "encoders"
+    elif config.n_streams:
+        odd = "several residual streams"
     elif any(layer.attn_norm_replaces or layer.ffn_norm_replaces for layer in config.layers):
         odd = "norms after each addition"
     if odd is not None:
@@ -76,11 +78,11 @@ class Forward:
         self.config = config
         self.attention = Attending(config, tokens)
 
-    def norm(self, x: Floats, norm: Norm) -> Floats:
+    def norm(self, x: Floats, norm: Norm, eps: float = 0.0) -> Floats:
         """The model's norm over the last dimension; x itself where a layer has none."""
         if norm.weight is None:
             return x
-        eps = self.config.rms_norm_eps
+        eps = eps or self.config.rms_norm_eps
         if self.config.norm == "rms":
             return rms(x, norm.weight, eps)
         result = rms(x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32), norm.weight, eps)
@@ -119,6 +121,9 @@ class Forward:
         gate = x @ weights[Role.FFN_GATE].T
         if Role.FFN_GATE_BIAS in vectors.of:
             gate += vectors.of[Role.FFN_GATE_BIAS]
+        if isinstance(ffn, Gated) and ffn.cutoff:
+            spread = np.float32(ffn.cutoff) * gate.std(axis=-1, keepdims=True)
+            gate = np.maximum(gate - gate.mean(axis=-1, keepdims=True) - spread, np.float32(0))
         if isinstance(ffn, Gated) and ffn.activation == "capped":
             return capped(gate, up, ffn.limit)
         if isinstance(ffn, Gated) and ffn.activation == "clamped":
@@ -175,7 +180,8 @@ class Forward:
         if bias is not None:
             product = product + bias
         if role in RESULT_NORMS:
-            product = self.norm(product, Norm(vectors.of.get(RESULT_NORMS[role])))
+            norm = Norm(vectors.of.get(RESULT_NORMS[role]))
+            product = self.norm(product, norm, self.config.result_eps)
         if self.config.residual_scale != 1.0:
             product = product * np.float32(self.config.residual_scale)
         x += product
@@ -223,9 +229,9 @@ class Forward:
 
     def together(self, experts: Floats, shared: Floats, vectors: Vectors) -> Floats:
         """The sum of what experts and the shared one give, each behind its norm if it has one."""
-        of = vectors.of
-        shared = self.norm(shared, Norm(of.get(Role.SHARED_RESULT_NORM)))
-        return self.norm(experts, Norm(of.get(Role.EXPERTS_RESULT_NORM))) + shared
+        of, eps = vectors.of, self.config.result_eps
+        shared = self.norm(shared, Norm(of.get(Role.SHARED_RESULT_NORM)), eps)
+        return self.norm(experts, Norm(of.get(Role.EXPERTS_RESULT_NORM)), eps) + shared
 
     def end(self, x: Floats, vectors: Vectors) -> None:
         """What a layer does to the hidden states when all has been added, in place."""
@@ -250,6 +256,8 @@ def embedded(
     have for themselves, where there is one; they become part of the result.
     """
     scale = np.float32(config.embedding_scale)
+    if config.embedding_norm:
+        vectors = rms(vectors, np.ones(config.hidden_size, np.float32), config.rms_norm_eps)
     x = vectors if scale == 1 else vectors * scale
     if config.learned_positions:
         x = x + weights(Role.POSITION_EMBEDDING, 0)[: x.shape[1]]

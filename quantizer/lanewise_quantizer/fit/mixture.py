@@ -58,8 +58,19 @@ class Rows:
         self.places = [
             np.union1d(tokens, seen) for (tokens, _), seen in zip(self.own, fitted, strict=True)
         ]
+        self.factors = [
+            self._factors(expert) if ffn.weighs_inputs else None for expert in range(ffn.n)
+        ]
         self.inner: list[Floats] = []
         self.out = np.zeros_like(x)
+
+    def _factors(self, expert: int) -> Floats:
+        """The weight of each row in ``places``; of rows of others the mean of its own ones."""
+        tokens, shares = self.own[expert]
+        usual = shares.mean() if len(shares) else 1.0
+        found = np.full(len(self.places[expert]), usual, np.float32)
+        found[np.searchsorted(self.places[expert], tokens)] = shares
+        return found
 
     def inputs(self, role: Role, expert: int) -> Floats:
         """What an expert's matrix is given for the tokens that it is fitted to."""
@@ -73,11 +84,14 @@ class Rows:
             tokens, shares = self.own[expert]
             inner = self.inner[expert][np.searchsorted(self.places[expert], tokens)]
             y = with_bias(self.ffn, inner @ weights.T, vectors, Role.EXPERTS_DOWN_BIAS, expert)
-            self.out[tokens] += shares[:, None] * y
+            self.out[tokens] += y if self.ffn.weighs_inputs else shares[:, None] * y
             if self.ffn.down_bias and expert == self.ffn.n - 1:  # once
                 self.out += vectors[Role.FFN_DOWN_BIAS]
             return
         y = self.x[self.places[expert]] @ weights.T
+        factors = self.factors[expert]
+        if factors is not None:
+            y *= factors[:, None]
         if role == Role.EXPERTS_GATE:
             self.inner.append(with_bias(self.ffn, y, vectors, Role.EXPERTS_GATE_BIAS, expert))
             return

@@ -77,6 +77,10 @@ COSTS = {
     Role.PER_LAYER_PROJECTION: 1.0,
     Role.PER_LAYER_GATE: 0.5,
     Role.PER_LAYER_OUT: 0.7,
+    Role.STREAMS_IN: 1.0,
+    Role.STREAMS_OUT: 1.0,
+    Role.LAUREL_DOWN: 0.5,
+    Role.LAUREL_UP: 0.7,
     Role.MTP_PROJECTION: 0.0,  # which has no part in any answer
 }
 

@@ -183,7 +183,7 @@ def _of_a_token_seen(attention: Attention) -> int:
     if attention.latent_rank:
         row = 2 * attention.latent_rank + attention.rope_dim
         return attention.n_heads * row + _of_a_token_scored(attention)
-    return 2 * attention.n_heads * attention.head_dim
+    return attention.n_heads * (attention.head_dim + attention.output_dim)
 
 
 def _of_a_token_scored(attention: Attention) -> int:
@@ -198,7 +198,8 @@ def _attention_values(attention: Attention | None) -> float:
         row = attention.latent_rank + attention.rope_dim
         queries = attention.n_heads * (attention.head_dim + row + attention.latent_rank)
         return queries + 2 * attention.query_rank + row
-    return (2 * attention.n_heads + 2 * attention.n_kv_heads) * attention.head_dim
+    heads = attention.n_heads + attention.n_kv_heads
+    return heads * (attention.head_dim + attention.output_dim)
 
 
 def _ffn_values(ffn: Gated | Plain | Experts | None) -> float:

@@ -43,6 +43,7 @@ MATRICES = frozenset(
         Role.SHARED_DOWN,
         Role.PER_LAYER_EMBEDDING,
         Role.PER_LAYER_PROJECTION,
+        *(Role.STREAMS_IN, Role.STREAMS_OUT, Role.LAUREL_DOWN, Role.LAUREL_UP),
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 # Tokens that end a turn by convention; some models' configs forget to say so.
 END_OF_TURN = (
     "<|eot_id|>",
+    "<|eot|>",
     "<|eom_id|>",
     "<|im_end|>",
     "<|end|>",

@@ -9,7 +9,7 @@ from tiny_tokenizers import byte_level_metadata, sentencepiece_metadata
 
 from lanewise.loading.base.checkpoint import TokenizerFiles
 from lanewise.text.answers.calls import CallFormat
-from lanewise.text.answers.families import HARMONY, AnswerFormat, PlainFormat
+from lanewise.text.answers.families import ATEM, HARMONY, AnswerFormat, PlainFormat
 from lanewise.text.answers.harmony import TOKENS
 from lanewise.text.answers.json_calls import GENERIC, HERMES, LLAMA, MISTRAL
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
@@ -30,7 +30,7 @@ OTHERS: tuple[CallFormat, ...] = (
     *(*SECTIONED, LFM2),
 )
 ANSWERS: tuple[AnswerFormat, ...] = (
-    HARMONY,
+    *(HARMONY, ATEM),
     *(PlainFormat(form, THINK) for form in (*FORMS, *OTHERS)),
 )
 TOOLS = {"f": {"properties": {"s": {"type": "string"}, "n": {"type": ["integer", "null"]}}}}

@@ -38,6 +38,9 @@ def gated(c: Gated, own: Mapping[Role, Array], x: Array, behind: Inner) -> Array
     gate, up = x @ own[Role.FFN_GATE].T, x @ own[Role.FFN_UP].T
     if c.bias:
         gate, up = gate + own[Role.FFN_GATE_BIAS], up + own[Role.FFN_UP_BIAS]
+    if c.cutoff:
+        least = gate.mean(axis=-1, keepdims=True) + c.cutoff * gate.std(axis=-1, keepdims=True)
+        gate = np.maximum(gate - least, 0)
     if c.activation == "clamped":
         inner = clamped(gate, up, c.limit, c.alpha)
     else:
@@ -112,6 +115,8 @@ def of_token(c: Experts, own: Mapping[Role, Array], x: Array) -> tuple[Array, fl
     for expert, weight in zip(chosen, weights, strict=True):
         gate = product(c, own, Role.EXPERTS_GATE, expert, read) if c.gated else None
         up = product(c, own, Role.EXPERTS_UP, expert, read)
+        if c.weighs_inputs:
+            gate, up, weight = None if gate is None else weight * gate, weight * up, 1.0
         inner = activate(c, gate, up)
         total += weight * product(c, own, Role.EXPERTS_DOWN, expert, inner)
     if c.latent_size:

@@ -16,10 +16,11 @@ def norm(config: ModelConfig, own: Mapping[Role, Array], role: Role, x: Array) -
     """The model's kind of norm with the weight of a role; x itself where there is none."""
     if role not in own:
         return x
+    eps = (config.result_eps if role.name.endswith("RESULT_NORM") else 0) or config.rms_norm_eps
     if config.norm == "rms":
-        return rms(x, own[role], config.rms_norm_eps)
+        return rms(x, own[role], eps)
     centred = x - x.mean(axis=-1, keepdims=True)
-    normed = rms(centred, own[role], config.rms_norm_eps)
+    normed = rms(centred, own[role], eps)
     return normed + own[Role[f"{role.name}_BIAS"]] if config.norm_bias else normed
 
 

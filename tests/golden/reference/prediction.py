@@ -22,11 +22,11 @@ def predicted_logits(
     if config.layers[-1].head is not None:
         return logits_of_taps(config, weights, tokens, guesses)
     index, text = config.n_layers - 1, tokens + guesses
-    own, embedding = program.of_layer(weights, index), weights[Role.TOKEN_EMBEDDING, 0]
+    own = program.of_layer(weights, index)
     before, margin = program.hidden_rows(config, weights, tokens[:-1])
     logits = []
     for end in range(len(tokens), len(text) + 1):
-        embedded = embedding[text[1:end]] * config.embedding_scale
+        embedded = program.embedded(config, weights, text[1:end])
         parts = (
             norm(config, own, Role.MTP_EMBEDDING_NORM, embedded),
             norm(config, own, Role.MTP_HIDDEN_NORM, before),

@@ -21,6 +21,7 @@ from lanewise.loading.base.program import (
     Ssd,
     State,
 )
+from tests.golden.reference import streams
 from tests.golden.reference.ffn import Inner, ffn, ffn_curve, with_own_norms
 from tests.golden.reference.parts import Array, coded, norm, rms, sigmoid, silu, softplus
 
@@ -49,11 +50,14 @@ def hidden_rows(
 
     ``fronts`` gets x in front of each layer, and behind the last.
     """
-    x, margin = weights[Role.TOKEN_EMBEDDING, 0][tokens] * config.embedding_scale, np.inf
+    x, margin = embedded(config, weights, tokens), np.inf
     if config.learned_positions:
         x = x + weights[Role.POSITION_EMBEDDING, 0][: len(tokens)]
     inputs = layer_inputs(config, weights, tokens, x)
     stored = Stored()
+    if config.n_streams:
+        x, margin = streams.hidden_rows(config, weights, x, inputs)
+        return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), margin
     for index in range(config.n_layers - config.has_mtp):
         own = of_layer(weights, index)
         if fronts is not None:
@@ -71,6 +75,14 @@ def hidden_rows(
         fronts.append(x)
     margin = min(margin, stored.margin)
     return norm(config, of_layer(weights, 0), Role.OUTPUT_NORM, x), float(margin)
+
+
+def embedded(config: ModelConfig, weights: Weights, tokens: list[int]) -> Array:
+    """The rows of tokens behind their norm, if they have one, and their scale."""
+    rows = weights[Role.TOKEN_EMBEDDING, 0][tokens]
+    if config.embedding_norm:
+        rows = rms(rows, np.ones(config.hidden_size), config.rms_norm_eps)
+    return rows * config.embedding_scale
 
 
 def logits_of_rows(config: ModelConfig, weights: Weights, rows: Array) -> Array:
@@ -105,6 +117,8 @@ def through_layer(
         if layer.result_norms:
             result = norm(config, own, Role.ATTN_RESULT_NORM, result)
         x = x + config.residual_scale * result
+    if config.n_streams:
+        x = streams.with_laurel(config, own, before, x)
     if layer.ffn is not None:
         one_norm = layer.wiring == "parallel_one_norm"
         of = x if layer.wiring == "in_turn" else before
@@ -125,7 +139,9 @@ def layer_inputs(config: ModelConfig, weights: Weights, tokens: list[int], x: Ar
     if not size:
         return np.zeros(shape)
     projected = x @ weights[Role.PER_LAYER_PROJECTION, 0].T / math.sqrt(config.hidden_size)
-    table = weights[Role.PER_LAYER_EMBEDDING, 0][tokens].reshape(shape) * math.sqrt(size)
+    rows = weights[Role.PER_LAYER_EMBEDDING, 0]
+    found = [token if token < len(rows) else 0 for token in tokens]
+    table = rows[found].reshape(shape) * math.sqrt(size)
     weight = weights[Role.PER_LAYER_NORM, 0]
     return (rms(projected.reshape(shape), weight, config.rms_norm_eps) + table) / math.sqrt(2)
 
@@ -170,12 +186,13 @@ def heads_of(
 def keys_and_values(
     config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array
 ) -> tuple[Array, Array]:
-    """[tokens][heads][head_dim] of each."""
+    """[tokens][heads] of each, of head_dim and of output_dim values."""
     flat = product_of(own, Role.ATTN_K, x)
     values = flat if c.values_are_keys else product_of(own, Role.ATTN_V, x)
-    v = limited(c, values.reshape(len(x), -1, c.head_dim))
+    v = limited(c, values.reshape(len(x), -1, c.output_dim))
     if c.value_norm:
-        v = rms(v, np.ones(c.head_dim), config.rms_norm_eps)
+        v = rms(v, np.ones(c.output_dim), config.rms_norm_eps)
+    v = v * (c.value_scale or 1)
     return heads_of(config, c, own, Role.ATTN_K, flat), v
 
 
@@ -247,10 +264,13 @@ def attention(
     positions = np.arange(n)
     if c.position_scale is not None:
         beta, original = c.position_scale
-        q = q * (1 + beta * np.log(1 + positions // original))[:, None, None]
+        steps = np.log(1 + (positions + c.position_offset) // original)
+        q = q * (1 + beta * steps)[:, None, None]
     seen = positions[None, :] <= positions[:, None]
     if c.window is not None:
         seen &= positions[None, :] > positions[:, None] - c.window
+    if c.chunk:
+        seen &= positions[None, :] // c.chunk == positions[:, None] // c.chunk
     if c.index_heads:
         choose(config, c, own, x, stored)
     if c.index_topk and stored.chosen is not None:

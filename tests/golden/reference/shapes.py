@@ -46,6 +46,8 @@ def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | N
     if own := config.per_layer_size:
         shapes |= {Role.PER_LAYER_GATE: (own, hidden), Role.PER_LAYER_OUT: (hidden, own)}
         shapes[Role.PER_LAYER_RESULT_NORM] = (hidden,)
+    if n := config.n_streams:
+        shapes |= shapes_of_streams(n, hidden, config.laurel_rank)
     if config.norm_bias:
         for norm_role in (Role.ATTN_NORM, Role.FFN_NORM):
             if norm_role in shapes:
@@ -90,9 +92,12 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
     if config.per_layer_size:
         own = config.n_layers * config.per_layer_size
         if not config.per_layer_projected:
-            shapes[Role.PER_LAYER_EMBEDDING] = (vocab, own)
+            shapes[Role.PER_LAYER_EMBEDDING] = (config.per_layer_rows or vocab, own)
         shapes[Role.PER_LAYER_PROJECTION] = (own, hidden)
         shapes[Role.PER_LAYER_NORM] = (config.per_layer_size,)
+    if n := config.n_streams:
+        both = ((n - 1) * hidden, hidden)
+        shapes |= {Role.STREAMS_IN: both, Role.STREAMS_OUT: both}
     if config.output_bias:
         shapes[Role.OUTPUT_BIAS] = (vocab,)
     if config.norm_bias:
@@ -102,22 +107,35 @@ def shapes_of_ends(config: ModelConfig) -> dict[Role, tuple[int, ...]]:
     return shapes
 
 
+def shapes_of_streams(n: int, hidden: int, rank: int) -> dict[Role, tuple[int, ...]]:
+    """Of one layer."""
+    vectors = (Role.STREAM_NORM, Role.STREAM_SCALE, Role.LAUREL_NORM)
+    return dict.fromkeys(vectors, (hidden,)) | {
+        Role.STREAM_ROUTER: (n * hidden,),
+        Role.STREAM_PREDICTION: (n**3,),
+        Role.STREAM_CORRECTION: (n * n,),
+        Role.LAUREL_DOWN: (rank, hidden),
+        Role.LAUREL_UP: (hidden, rank),
+    }
+
+
 def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
     """Of one layer."""
     if c.latent_rank:
         return shapes_of_latent(c, hidden)
     q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    out, of_values = c.n_heads * c.output_dim, c.n_kv_heads * c.output_dim
     shapes: dict[Role, tuple[int, ...]] = {
         Role.ATTN_NORM: (hidden,),
         Role.ATTN_Q: (q, hidden),
         Role.ATTN_K: (kv, hidden),
-        Role.ATTN_V: (kv, hidden),
-        Role.ATTN_OUTPUT: (hidden, q),
+        Role.ATTN_V: (of_values, hidden),
+        Role.ATTN_OUTPUT: (hidden, out),
     }
     if c.inner_norm:
         shapes[Role.ATTN_INNER_NORM] = (q,)
     if c.qkv_bias:
-        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (kv,)}
+        shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (of_values,)}
     if c.output_bias:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.disentangled:
@@ -128,7 +146,7 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
     if c.output_gate or c.head_gate:
-        shapes[Role.ATTN_GATE] = (q if c.output_gate else c.n_heads, hidden)
+        shapes[Role.ATTN_GATE] = (out if c.output_gate else c.n_heads, hidden)
     if c.qk_norm in ("head", "turned"):
         shapes |= {Role.ATTN_Q_NORM: (c.head_dim,), Role.ATTN_K_NORM: (c.head_dim,)}
     if c.qk_norm in ("whole", "layer"):

@@ -147,6 +147,17 @@ class Role(IntEnum):
         102  # (n_heads * head_dim * (2 * Attention.distances + 1),), in every layer
     )
     ATTN_POSITION_QUERIES = 103
+    # Of models with several streams, N. In every layer:
+    STREAM_NORM = 104
+    STREAM_ROUTER = 105  # (N * hidden_size,)
+    STREAM_PREDICTION = 106  # (N * N * N,)
+    STREAM_CORRECTION = 107  # (N * N,)
+    STREAM_SCALE = 108
+    LAUREL_DOWN = 109  # (laurel_rank, hidden_size)
+    LAUREL_UP = 110  # (hidden_size, laurel_rank)
+    LAUREL_NORM = 111
+    STREAMS_IN = 112  # ((N - 1) * hidden_size, hidden_size), once per model
+    STREAMS_OUT = 113  # the same
     # A prediction head with taps, once per layer.
     HEAD_FUSION = 114  # (hidden_size, taps * hidden_size)
     HEAD_FUSION_NORM = 115

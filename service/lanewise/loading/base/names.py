@@ -25,6 +25,8 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         "per_layer_proj_norm.weight",
         "model.per_layer_projection_norm.weight",
     ),
+    Role.STREAMS_IN: ("altup_proj.weight", "model.altup_projections.weight"),
+    Role.STREAMS_OUT: ("altup_unembd_proj.weight", "model.altup_unembed_projections.weight"),
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
@@ -54,6 +56,14 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.PER_LAYER_GATE: ("inp_gate.weight", "per_layer_input_gate.weight"),
         Role.PER_LAYER_OUT: ("proj.weight", "per_layer_projection.weight"),
         Role.PER_LAYER_RESULT_NORM: ("post_norm.weight", "post_per_layer_input_norm.weight"),
+        Role.STREAM_NORM: ("altup_router_norm.weight", "altup.router_norm.weight"),
+        Role.STREAM_ROUTER: ("altup_router.weight", "altup.modality_router.weight"),
+        Role.STREAM_PREDICTION: ("altup_predict_coef.weight", "altup.prediction_coefs.weight"),
+        Role.STREAM_CORRECTION: ("altup_correct_coef.weight", "altup.correction_coefs.weight"),
+        Role.STREAM_SCALE: ("altup_correct_scale.weight", "altup.correct_output_scale"),
+        Role.LAUREL_DOWN: ("laurel_l.weight", "laurel.linear_left.weight"),
+        Role.LAUREL_UP: ("laurel_r.weight", "laurel.linear_right.weight"),
+        Role.LAUREL_NORM: ("laurel_post_norm.weight", "laurel.post_laurel_norm.weight"),
         Role.MTP_EMBEDDING_NORM: ("nextn.enorm.weight", "enorm.weight"),
         Role.MTP_HIDDEN_NORM: ("nextn.hnorm.weight", "hnorm.weight"),
         Role.MTP_PROJECTION: ("nextn.eh_proj.weight", "eh_proj.weight"),
@@ -155,6 +165,7 @@ FIELD_NAMES: Mapping[str, str] = {
         "num_attention_heads": "attention.head_count",
         "num_key_value_heads": "attention.head_count_kv",
         "head_dim": "attention.key_length",
+        "attention_value_scale": "attention.value_scale",
         "sliding_window": "attention.sliding_window",
         "attention_multiplier": "attention.scale",
         "attn_logit_softcapping": "attn_logit_softcapping",
@@ -198,6 +209,7 @@ FIELD_NAMES: Mapping[str, str] = {
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
         "logit_scale": "logit_scale",
+        "output_multiplier": "logit_scale",
         "final_logit_softcapping": "final_logit_softcapping",
         "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     }.items()
@@ -206,7 +218,7 @@ FIELD_NAMES: Mapping[str, str] = {
 ZERO_SAYS_NOTHING = {
     *("attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"),
     *("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
-    *("routed_scaling_factor", "n_group", "topk_group"),
+    *("routed_scaling_factor", "n_group", "topk_group", "attention_value_scale"),
 }
 # Fields for which a GGUF file may have a list with a value for each layer.
 PER_LAYER = {
@@ -223,6 +235,8 @@ def is_vector(role: Role) -> bool:
         role in ORDERS
         or role in (Role.ATTN_SINKS, Role.ATTN_DISTANCES, Role.SHARED_ROUTER, Role.ROUTER_SCALES)
         or role in (Role.ATTN_POSITION_KEYS, Role.ATTN_POSITION_QUERIES)
+        or role in (Role.STREAM_ROUTER, Role.STREAM_PREDICTION)
+        or role in (Role.STREAM_CORRECTION, Role.STREAM_SCALE)
         or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS, Role.HEAD_TOKENS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
         or role.name.endswith(("NORM", "BIAS"))

@@ -56,6 +56,8 @@ class Attention:
     head_dim: int
     rope: int | None  # index into ModelConfig.ropes; None: no positions
     window: int | None = None  # tokens that each query attends to, itself included; None: all
+    # Queries attend to their chunk of so many tokens, a multiple of 32, without a window; 0: all.
+    chunk: int = 0
     both_ways: bool = False  # a query also attends to later tokens, within the window
     sees_ahead: bool = False  # a query of a picture attends to all of that picture
     qkv_bias: bool = False
@@ -71,8 +73,9 @@ class Attention:
     disentangled: bool = False
     sinks: bool = False  # one logit for each head in the softmax's denominator
     score_scale: float = 0.0  # multiplies query-key products; 0 becomes 1 / sqrt(head_dim)
-    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor(p / n)).
+    # (beta, n): queries at position p are multiplied by 1 + beta * ln(1 + floor((p + offset) / n)).
     position_scale: tuple[float, int] | None = None
+    position_offset: int = 0  # 0 or 1
     output_gate: bool = False  # results are multiplied by the sigmoid of a projection
     head_gate: bool = False  # the same with one number for each head; not beside output_gate
     gate_softplus: bool = False  # softplus instead of sigmoid, of either gate
@@ -80,6 +83,7 @@ class Attention:
     score_softcap: float = 0.0  # scores become cap * tanh(score / cap); 0: unchanged
     values_are_keys: bool = False  # V equals K before K's norm and RoPE
     value_norm: bool = False  # RMSNorm over each head of V, without weights
+    value_scale: float = 0.0  # multiplies V and its bias; 0 is 1
     qkv_clip: float = 0.0  # Q and K are clipped to it before RoPE, V before its norm; 0: not
     kv_layer: int | None = None  # an earlier layer whose K and V are used; None: its own
     # Latent attention (MLA), if latent_rank is above 0. A projection of the input gives (c, r). One
@@ -89,7 +93,7 @@ class Attention:
     # K and V, no norms of heads, gates or slopes, and nothing is shared.
     latent_rank: int = 0
     rope_dim: int = 0  # RoPE turns exactly these
-    value_dim: int = 0  # size of a head's result
+    value_dim: int = 0  # size of a head's result; of plain heads' values, 0: as of their keys
     query_rank: int = 0  # queries go through a projection of this size and a norm; 0: directly
     latent_eps: float = 0.0  # of both norms, and of the norm of index keys
     # Sparse attention (DeepSeek V3.2), if index_topk is above 0: a query attends to the index_topk
@@ -195,6 +199,7 @@ class Gated:
     limit: float = 0.0  # of "xielu", "clamped" and "capped"
     alpha: float = 0.0  # of "xielu" and "clamped"
     inner_norm: bool = False  # what down reads goes through a norm first
+    cutoff: float = 0.0  # not 0: gate x less its mean and so many deviations, if that is above 0
 
 
 @dataclass(frozen=True)
@@ -239,6 +244,7 @@ class Experts:
     shared_size: int = 0  # size of the shared expert; 0: none
     shared_gate: bool = False  # the shared expert's result is multiplied by sigmoid(w . x)
     gated: bool = True
+    weighs_inputs: bool = False  # experts' gate and up are multiplied by weights, not results
     # Router, experts and shared expert each read their own norm of x. The shared result, and the
     # sum of the other experts, are normalized before they are added. Experts' weights are
     # multiplied by a number of each expert, last.
@@ -279,8 +285,8 @@ class Layer:
     not with experts, not with biases of attention's output, of down or of norms, and not with a
     residual_scale. With ``no_input_norms`` as well, attention and ffn read x itself.
 
-    A layer with a state has it in place of attention or beside it. Beside it, both read the same
-    norm(x), and attention's result is added first. A layer has at least one of the three parts.
+    A state is in place of attention or beside it, where both read the same norm(x), and attention's
+    result is added first. A layer has at least one of the three parts.
 
     If ``wiring`` is not "in_turn", attention and ffn both read the same x and attention is added
     first; with "parallel_one_norm" both read the same norm(x).
@@ -304,15 +310,13 @@ class Layer:
     follows: bool = False  # with mtp: a further layer of the same head (ModelConfig.reader)
     head: Taps | None = None  # of a layer with mtp that others made for the model
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
-    # What matrices read is rounded to int8 codes with one scale for the token (BitNet).
-    row_codes: bool = False
+    row_codes: bool = False  # matrices read int8 codes with one scale for the token (BitNet)
 
 
 WIRINGS = ("in_turn", "parallel", "parallel_one_norm")
 # RMSNorm; or LayerNorm, with a bias if ModelConfig.norm_bias is set.
 NORMS = ("rms", "layer")
-# The result of a text: each of its rows; their mean; the first one; the last one; the mean of what
-# the dense heads make of each row.
+# The result of a text: each row; their mean; the first; the last; the mean of dense heads' rows.
 POOLINGS = ("none", "mean", "cls", "last", "late")
 # Activations of dense heads.
 DENSE_CURVES = (*CURVES, "tanh", "identity")
@@ -353,6 +357,8 @@ class ModelConfig:
     tied_embeddings: bool
     ropes: tuple[Rope, ...]
     layers: tuple[Layer, ...]
+    result_eps: float = 0.0  # of norms of results; 0: rms_norm_eps
+    embedding_norm: bool = False  # RMSNorm without weights of embeddings, before their scale
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0  # multiplies logits
@@ -366,6 +372,16 @@ class ModelConfig:
     # table. After its FFN the layer adds norm(out(activation(gate x) * e)), with its FFN's
     # activation.
     per_layer_size: int = 0
+    per_layer_rows: int = 0  # of the table, if not one for each token; the tokens behind have row 0
+    # N, or 0. Besides x a token has N - 1 further streams (AltUp): parts of a projection of x, as
+    # large as x. A router gives r = tanh(R norm(x) / hidden_size). Before each layer every stream
+    # is predicted: s[i] += sum of P[i, k] . r s[k]. The layer changes x from y to y + d, then s[i]
+    # += (1 + C[i] . r) d, with another r of what x became, also x itself from y on. Behind
+    # attention x is (x + z + norm(up down z)) / sqrt(2), with z the normalized y (LAuReL). A
+    # layer's own input is added to all streams but x; its gate reads x times a vector. In the end x
+    # is the mean of x and a projection of each stream, as large as x.
+    n_streams: int = 0
+    laurel_rank: int = 0
     per_layer_projected: bool = False  # there is no table: e = norm(p / sqrt(hidden_size))
     # Rows added to the embedding, by position and, in pooled models, by token type.
     learned_positions: bool = False

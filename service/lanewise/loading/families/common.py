@@ -44,18 +44,25 @@ PERIOD = 4  # one layer of so many has no window, by default
 
 
 def attention_of(
-    file: ModelFile, qkv_bias: bool = False, qk_norm: str = "none", window: int | None = None
+    file: ModelFile,
+    qkv_bias: bool = False,
+    qk_norm: str = "none",
+    window: int | None = None,
+    own_values: bool = False,
 ) -> Attention:
     """Return attention as a file describes it, with the biases that the file has.
 
-    Without a head dimension, the heads share the hidden size.
+    Without a head dimension, the heads share the hidden size. With ``own_values`` values may have
+    another size.
     """
     n_heads = file.integer("num_attention_heads")
     qkv_bias = file.flag("attention_bias", default=False) or qkv_bias
     shared = file.integer("hidden_size") // n_heads or 1
     head_dim = file.integer("head_dim", default=shared)
-    key = "{arch}.attention.value_length"
-    if file.integer(key, default=head_dim) != head_dim:
+    in_gguf = file.is_gguf or not own_values
+    key = "{arch}.attention.value_length" if in_gguf else "v_head_dim"
+    value_dim = file.integer(key, default=head_dim)
+    if value_dim != head_dim and not own_values:
         raise file.fail(key, f"the head dimension, {head_dim},")
     attention = Attention(
         n_heads=n_heads,
@@ -66,6 +73,7 @@ def attention_of(
         qkv_bias=qkv_bias or has_qkv_bias(file),
         output_bias=file.has(Role.ATTN_OUTPUT_BIAS),
         qk_norm=qk_norm,
+        value_dim=0 if value_dim == head_dim else value_dim,
     )
     return check_heads(attention, file.source)
 

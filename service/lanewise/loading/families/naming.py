@@ -81,8 +81,8 @@ def split_roles(
 
 def qkv_rows(attention: Attention) -> list[int]:
     """Return the numbers of rows of Q, K and V."""
-    heads = (attention.n_heads, attention.n_kv_heads, attention.n_kv_heads)
-    return [n * attention.head_dim for n in heads]
+    keys = [n * attention.head_dim for n in (attention.n_heads, attention.n_kv_heads)]
+    return [*keys, attention.n_kv_heads * attention.output_dim]
 
 
 def split_heads(tensors: Rearranged, name: str, attention: Attention, number: int) -> None:

@@ -26,6 +26,7 @@ from lanewise.loading.families import (
     gemma,
     gemma2,
     gemma3,
+    gemma3n,
     gemma4,
     glm,
     glm4,
@@ -49,7 +50,9 @@ from lanewise.loading.families import (
     lfm2_moe,
     lfm3,
     llama,
+    llama4,
     mellum,
+    mimo_v2_flash,
     minicpm,
     minicpm3,
     minimax_m2,
@@ -60,6 +63,7 @@ from lanewise.loading.families import (
     mixtral,
     modernbert,
     mpnet,
+    muse_glimmer,
     nemotron,
     nemotron_h,
     nomic_bert,
@@ -89,6 +93,7 @@ from lanewise.loading.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
+    llama4.FAMILY,
     mistral.FAMILY,
     mixtral.FAMILY,
     ministral3.FAMILY,
@@ -122,6 +127,7 @@ FAMILIES: tuple[Family, ...] = (
     bailing_moe.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
+    mimo_v2_flash.FAMILY,
     step3p7.FAMILY,
     smollm3.FAMILY,
     seed_oss.FAMILY,
@@ -134,7 +140,9 @@ FAMILIES: tuple[Family, ...] = (
     stablelm.FAMILY,
     starcoder2.FAMILY,
     gemma2.FAMILY,
+    gemma3n.FAMILY,
     gemma4.FAMILY,
+    muse_glimmer.FAMILY,
     olmo.FAMILY,
     olmo2.FAMILY,
     olmo3.FAMILY,
@@ -182,16 +190,8 @@ REASONS = {
         *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
     DECODED: ("t5", "t5encoder"),
-    "values have another size than keys in its attention, which is not supported": (
-        *("mimo_v2_flash", "mimo2"),
-    ),
-    "its attention sees chunks of the text, which is not supported": ("llama4", "llama4_text"),
     "its attention sees compressed texts, it has several residual streams and routers that look up"
     " tokens, which are not supported": ("deepseek_v4", "deepseek4"),
-    "it has several residual streams, which are not supported": ("gemma3n", "gemma3n_text"),
-    "its embedding goes through a norm, and norms differ in epsilon, which is not supported": (
-        *("muse_glimmer", "muse_glimmer_text", "muse-glimmer"),
-    ),
     "it writes blocks of tokens by diffusion, which is not supported": (
         *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
     ),

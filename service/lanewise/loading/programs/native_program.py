@@ -228,6 +228,8 @@ def _faults(config: ModelConfig) -> Iterable[str]:
             "learned_positions": config.learned_positions,
             "result_norms": any(layer.result_norms for layer in config.layers),
             "inner_norm": any(_has_inner_norm(layer) for layer in config.layers),
+            "embedding_norm": config.embedding_norm,
+            "n_streams": config.n_streams > 0,
         }.items():
             if here:
                 yield f"residual_scale is {config.residual_scale}; 1 is needed beside {name}"

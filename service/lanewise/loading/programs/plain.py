@@ -48,6 +48,10 @@ def _further_kinds(config: ModelConfig) -> Iterator[str]:
     """Yield a program's rarer features, of the model and of its layers."""
     if config.learned_positions:
         yield "learned positions"
+    if isinstance(config.layers[0].ffn, Gated) and config.layers[0].ffn.cutoff:
+        yield "gates that are cut off"
+    if config.embedding_norm:
+        yield "a norm of embeddings"
     if config.output_bias:
         yield "biases of logits"
     if config.per_layer_size:
@@ -81,12 +85,18 @@ def _further_attention(attention: Attention) -> Iterator[str]:
         yield "norms of queries and keys after RoPE"
     if attention.qk_norm == "layer":
         yield "LayerNorm of queries and keys"
+    if attention.chunk:
+        yield "attention in chunks"
     if attention.score_softcap:
         yield "capped scores"
     if attention.qkv_clip:
         yield "clipped queries, keys and values"
     if attention.values_are_keys:
         yield "values equal to keys"
+    if attention.value_dim and not attention.latent_rank:
+        yield "values of another size than keys"
+    if attention.value_scale:
+        yield "scaled values"
     if attention.value_norm:
         yield "norms of values"
     if attention.inner_norm:

@@ -107,8 +107,8 @@ def read_llama3(settings: Fields, theta: float, rotated: int) -> tuple[float, ..
     factor = settings.number("factor")
     low = settings.number("low_freq_factor")
     high = settings.number("high_freq_factor")
-    if high <= low:
-        raise settings.fail("high_freq_factor", f"a number above low_freq_factor, {low}")
+    if high < low:
+        raise settings.fail("high_freq_factor", f"a number from low_freq_factor on, {low}")
     context = settings.integer("original_max_position_embeddings")
     return simplify(llama3_factors(theta, rotated, factor, low, high, context))
 
@@ -258,7 +258,7 @@ def llama3_factors(
         wavelength = f32(f32(1.0 / frequency) * f32(2 * math.pi))
         if wavelength < short_wave:
             factors.append(1.0)
-        elif wavelength > long_wave:
+        elif wavelength > long_wave or low == high:
             factors.append(f32(factor))
         else:
             periods = f32(f32(1.0 / wavelength) * f32(context))

@@ -38,7 +38,7 @@ TOWERS = {
         "connector",
         "mm_projector",
         "patch_merger",
-        "vision_language_adapter",
+        *("vision_language_adapter", "vision_adapter", "vision_projection"),
         "pre_mm_projector_norm",
     ),
 }
@@ -49,11 +49,14 @@ DEFAULT_TYPES = {
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "smolvlm": "llama",
+    "llama4": "llama4_text",
     "llava": "llama",
     "embedding_gemma2": "embedding_gemma2_text",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "muse_glimmer": "muse_glimmer_text",
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
-from lanewise.text.answers import harmony
+from lanewise.text.answers import atem, harmony
 from lanewise.text.answers.calls import CallFormat, CallParser, Tools, with_ids
 from lanewise.text.answers.content_tags import ContentSplitter, ContentTags
 from lanewise.text.answers.explained import explained, with_tools_in_system
@@ -22,6 +22,7 @@ from lanewise.text.grammar import GrammarSource
 from lanewise.text.tokenizer import Tokenizer
 
 SWITCH = "enable_thinking"  # a variable of many templates
+STRENGTH = "reasoning_strength"  # what Muse's calls the effort
 GAP = r"GAP: /\s{1,8}/"  # between a tag and what it announces
 Messages = Sequence[Mapping[str, Any]]
 Listed = Sequence[Mapping[str, Any]]  # tools, as templates get them
@@ -106,7 +107,7 @@ class AnswerFormat(ABC):
 class HarmonyFormat(AnswerFormat):
     """Messages on channels."""
 
-    efforts = harmony.EFFORTS
+    efforts: tuple[str, ...] | None = harmony.EFFORTS
     marks_tokens = True
     thinks = True
 
@@ -154,6 +155,51 @@ class HarmonyFormat(AnswerFormat):
     def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
         """Reads messages, whatever tools there are."""
         return harmony.HarmonyParser(start)
+
+
+class AtemFormat(HarmonyFormat):
+    """Messages to recipients."""
+
+    efforts = None
+
+    def conversation(self, messages: Messages, tools: Listed | None) -> tuple[Messages, Any]:
+        """The template takes tools, but no words beside calls."""
+        return list(map(atem.with_words_as_reasoning, messages)), tools
+
+    def tokens(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """The tokens of headers and ends."""
+        return _ids(atem.TOKENS, tokenizer)
+
+    def before_content(self, start: Start) -> str:
+        """The header of a message to the user."""
+        return "" if start is Start.CONTENT else atem.header(atem.USER)
+
+    def call_grammar(
+        self,
+        tools: Tools,
+        tokenizer: Tokenizer,
+        start: Start,
+        *,
+        required: bool,
+        parallel: bool,
+        body: GrammarSource | None = None,
+    ) -> GrammarSource:
+        """Calls end the answer, each a message of its own."""
+        if body is not None and not required and start is Start.CONTENT:
+            return body
+        how = {"required": required, "parallel": parallel}
+        return atem.atem_grammar(tools, tokenizer, start, body=body, **how)
+
+    def body_grammar(
+        self, body: GrammarSource, tokenizer: Tokenizer, start: Start
+    ) -> GrammarSource:
+        """The last message's."""
+        is_there = start is Start.CONTENT
+        return body if is_there else atem.atem_grammar({}, tokenizer, start, body=body)
+
+    def parser(self, start: Start, tools: Tools | None) -> AnswerParser:
+        """Reads messages, and calls in those to functions."""
+        return atem.AtemParser(start, tools)
 
 
 @dataclass(frozen=True)
@@ -341,7 +387,7 @@ class _PlainParser:
         return reasoning, text
 
 
-HARMONY = HarmonyFormat()
+HARMONY, ATEM = HarmonyFormat(), AtemFormat()
 
 
 def answer_format(template: ChatTemplate, *, tools: bool) -> AnswerFormat:
@@ -353,6 +399,8 @@ def answer_format(template: ChatTemplate, *, tools: bool) -> AnswerFormat:
 def _format_of(text: str) -> AnswerFormat:
     if harmony.is_harmony(text):
         return HARMONY
+    if atem.is_atem(text):
+        return ATEM
     in_system = re.search(r"message\[['\"]tools['\"]\]|message\.tools\b", text) is not None
     if re.search(r"\bif tools\b|(?<!['\"])\btools is ", text):  # it has a place of its own for them
         in_system = False
@@ -371,6 +419,8 @@ def effort_variables(
     if effort is None:
         return dict(given)
     made: dict[str, Any] = {"reasoning_effort": effort}
+    if STRENGTH in template.source():
+        made[STRENGTH] = effort
     if effort == "none" and SWITCH in template.source():
         made[SWITCH] = False
     return made | dict(given)
@@ -379,4 +429,4 @@ def effort_variables(
 def uses_effort(effort: str, template: ChatTemplate) -> bool:
     """Whether a template makes anything of a reasoning effort."""
     text = template.source()
-    return "reasoning_effort" in text or (effort == "none" and SWITCH in text)
+    return "reasoning_effort" in text or STRENGTH in text or (effort == "none" and SWITCH in text)

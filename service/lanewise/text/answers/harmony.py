@@ -106,6 +106,9 @@ def harmony_body(body: GrammarSource, tokenizer: Tokenizer) -> GrammarSource:
 class HarmonyParser:
     """Takes an answer's text in pieces, and tells what is reasoning, what content, what a call."""
 
+    tokens: tuple[str, ...] = TOKENS
+    ends: tuple[str, ...] = ENDS  # of messages
+
     def __init__(self, start: Start) -> None:
         self._log = CallLog()
         self._text = ""  # not yet understood
@@ -138,8 +141,8 @@ class HarmonyParser:
         before, found, after = self._text.partition(MARK)
         if not found:
             return None
-        token = next((token for token in TOKENS if after.startswith(token)), "")
-        if not token and any(token.startswith(after) for token in TOKENS):
+        token = next((token for token in self.tokens if after.startswith(token)), "")
+        if not token and any(token.startswith(after) for token in self.tokens):
             return None
         self._text = after[len(token) :]
         return before, token
@@ -204,7 +207,7 @@ class HarmonyParser:
             self._state = self._in_header
         elif token == CHANNEL:
             self._header, self._state = MARK, self._in_header
-        elif token in ENDS:
+        elif token in self.ends:
             self._state = self._between
         return True
 

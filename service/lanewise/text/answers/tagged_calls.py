@@ -68,8 +68,12 @@ class TaggedCalls(CallFormat):
 
     def rules(self, tools: Tools, tokenizer: Tokenizer, *, parallel: bool) -> list[str]:
         """A rule for each function and for each of its properties."""
-        rules = calls_again(tools, f"\n{self.begin}", tokenizer, parallel=parallel)
-        rules.append(text_up_to("free_value", self.around_value[1], tokenizer))
+        again = calls_again(tools, f"\n{self.begin}", tokenizer, parallel=parallel)
+        return again + self.functions(tools, tokenizer)
+
+    def functions(self, tools: Tools, tokenizer: Tokenizer) -> list[str]:
+        """``call_0`` is what the first function's call has behind ``begin``."""
+        rules = [text_up_to("free_value", self.around_value[1], tokenizer)]
         values = TextValues(self._value_end, self.around_value[1], "free_value", tokenizer)
         for i, (name, parameters) in enumerate(tools.items()):
             schema = argument_schema(parameters)
