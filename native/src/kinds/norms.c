@@ -12,8 +12,8 @@ static lw_status check_norms(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_range(&at, "clamps", c->clamps, 0, clamped && plain));
     const bool usual = c->attention.n_heads > 0 && c->attention.latent_rank == 0 && c->state.kind == LW_NO_STATE;
     const bool coded = usual && (c->ffn.kind == LW_FFN_GATED || c->ffn.kind == LW_FFN_PLAIN);
-    const bool alone =
-        !model->pooled && model->per_layer_size == 0 && !c->mtp && !c->attn_norm_replaces && !c->ffn_norm_replaces;
+    const bool alone = !model->pooled && model->per_layer_size == 0 && model->n_streams == 0 && !c->mtp &&
+                       !c->attn_norm_replaces && !c->ffn_norm_replaces;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "row_codes", c->row_codes, 0, coded && alone));
     if (c->result_norms && c->attention.n_heads > 0 && c->state.kind != LW_NO_STATE)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sresult_norms is 1, must be 0 with attention beside a state",

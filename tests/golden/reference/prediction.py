@@ -7,7 +7,7 @@ import numpy as np
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import ModelConfig
 from tests.golden.reference import program
-from tests.golden.reference.ffn import ffn
+from tests.golden.reference.ffn import Inner, ffn
 from tests.golden.reference.parts import Array, norm, rms
 
 
@@ -63,7 +63,8 @@ def logits_of_taps(
         inputs = np.concatenate([embedded, hidden], axis=1)
         x = hidden if head.norm_adds else before
         x = x + program.attention(seen, index, own, inputs, program.Stored())
-        result, near = ffn(layer.ffn, own, norm(seen, own, Role.FFN_NORM, x))
+        inner = Inner(seen, own, layer.row_codes)
+        result, near = ffn(layer.ffn, own, norm(seen, own, Role.FFN_NORM, x), inner)
         margin = min(margin, near)
         x = (x + result) * layer.output_scale
         last = norm(seen, own, Role.MTP_NORM, x[-1:])

@@ -133,7 +133,7 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
         Role.ATTN_OUTPUT: (hidden, out),
     }
     if c.inner_norm:
-        shapes[Role.ATTN_INNER_NORM] = (q,)
+        shapes[Role.ATTN_INNER_NORM] = (out,)
     if c.qkv_bias:
         shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (of_values,)}
     if c.output_bias:
