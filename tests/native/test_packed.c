@@ -175,8 +175,10 @@ static lw_packed_tensor pack_one(lw_type type, const char* isa, void** copy) {
     for (uint64_t i = 0; i < n_bytes; ++i)
         if (type == LW_F32 || type == LW_F16 || type == LW_BF16 ? i % 2 == 0 : i % 210 < 2) data[i] = (uint8_t)mix(i);
     lw_format f;
-    for (uint64_t i = 0; lw_find_format(type, &f) && i < n_bytes; ++i) data[i] = (uint8_t)(mix(i) & 0xBB);
-    for (uint64_t row = 0; lw_find_format(type, &f) && f.super == LW_SUPER_ROW && row < ROWS; ++row)
+    const bool coded = lw_find_format(type, &f);
+    const unsigned kept = coded && f.scale == LW_SCALE_E4M3 ? 0x3B : 0xBB;  // E4M3 has no sign
+    for (uint64_t i = 0; coded && i < n_bytes; ++i) data[i] = (uint8_t)(mix(i) & kept);
+    for (uint64_t row = 0; coded && f.super == LW_SUPER_ROW && row < ROWS; ++row)
         memset(data + row * (n_bytes / ROWS) + lw_stored_row_of(f, COLS).supers, 0, sizeof(float));
     lw_model* model = make_model(isa, 2);
     static const int8_t table[LW_TABLE_ENTRIES] = {-127, -90, -70, -50, -30, -15, -4,  3,
