@@ -128,12 +128,20 @@ void lw_normalize_result(const lw_worker* w, float* result, const float* weight)
 }
 
 lw_norm lw_norm_before_mixer(const lw_layer* layer, const float* order) {
-    return (lw_norm){layer->attn_norm, layer->attn_norm_bias, order, 1, layer->config.attn_norm_replaces, NULL, 0};
+    return (lw_norm){.weight = layer->attn_norm,
+                     .bias = layer->attn_norm_bias,
+                     .order = order,
+                     .scale = 1,
+                     .replaces = layer->config.attn_norm_replaces};
 }
 
 lw_norm lw_norm_before_ffn(const lw_worker* w, const lw_layer* layer, const float* order) {
     const lw_layer_config* c = &layer->config;
-    lw_norm by = {layer->ffn_norm, layer->ffn_norm_bias, order, 1, c->ffn_norm_replaces, NULL, 0};
+    lw_norm by = {.weight = layer->ffn_norm,
+                  .bias = layer->ffn_norm_bias,
+                  .order = order,
+                  .scale = 1,
+                  .replaces = c->ffn_norm_replaces};
     if (c->wiring != LW_IN_TURN) by.of = w->b->before;
     if (c->wiring == LW_PARALLEL_ONE_NORM) {
         by.weight = layer->attn_norm;

@@ -184,7 +184,7 @@ void lw_enter_head(lw_worker* w) {
 // Brings a reader's rows back to the model's width.
 static void return_rows(lw_worker* w, const lw_layer* head) {
     const size_t hidden = w->model->config.hidden_size;
-    const lw_norm by = {head->mtp_norm, NULL, NULL, 1, false, NULL, 0};
+    const lw_norm by = {.weight = head->mtp_norm, .scale = 1};
     const lw_activations x = lw_normalize(w, LW_OP_OUTPUT_NORM, by, lw_reads_codes(w, &head->head_return));
     const lw_product product = lw_product_at(w, &head->head_return, of(w)->hidden, false);
     lw_multiply(w, LW_OP_OUTPUT_NORM, &product, 1, &x);

@@ -77,7 +77,7 @@ static void finish_logits(lw_worker* w) {
 
 static void logits(lw_worker* w) {
     const lw_matrix* head = lw_model_head(w->model);
-    lw_norm by = {w->model->output_norm, w->model->output_norm_bias, NULL, w->c->logit_scale, false, NULL, 0};
+    lw_norm by = {.weight = w->model->output_norm, .bias = w->model->output_norm_bias, .scale = w->c->logit_scale};
     if (w->step->batch->runs != LW_RUN_MODEL) {
         const lw_layer* of = lw_model_mtp(w->model);
         by.weight = of->mtp_norm;
