@@ -15,7 +15,7 @@ from lanewise.engine.engine import Engine
 from lanewise.engine.guessing import speculation
 from lanewise.engine.guessing.prompt_lookup import PromptLookup
 from lanewise.engine.guessing.row_costs import RowCosts
-from lanewise.engine.guessing.speculation import Guesser
+from lanewise.engine.guessing.speculation import DRAFTED, Guess, Guesser, Speculator
 from lanewise.engine.scheduling.pacing import Pacer
 from lanewise.engine.scheduling.scheduler import Scheduler
 from lanewise.runtime import NONFINITE, NativeError, Sampled
@@ -220,6 +220,27 @@ def test_guesses_that_fail_become_unlikely_and_are_tried_again_later():
     for _ in range(1000):
         one.pass_over(one.guess(sequence).kinds[0])
     assert one.guess(sequence).chances[0] > first / 2
+
+
+def test_what_a_drafter_was_worth_is_known_to_the_next_sequence():
+    """And tried again in time, also where all sequences are short."""
+    speculator = Speculator(5, draft=None)
+    wrong = Guess([1], [DRAFTED], [0.7])
+
+    def next_one():
+        return speculator.guessers([request("abc", max_tokens=50)])[0]
+
+    first = next_one().chance(DRAFTED)
+    for _ in range(20):
+        one = next_one()
+        for _ in range(5):
+            one.learn(wrong, 1, 0)
+    assert next_one().chance(DRAFTED) < first / 10
+    for _ in range(60):
+        one = next_one()
+        for _ in range(20):
+            one.pass_over(DRAFTED)
+    assert next_one().chance(DRAFTED) > 0.9 * first
 
 
 def test_guesses_that_come_true_become_likely():

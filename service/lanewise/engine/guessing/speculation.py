@@ -30,6 +30,7 @@ LAST_LENGTH = len(KIND_OF_LENGTH) - 1
 DRAFTED = 5  # the kind of guesses by a draft model or the model's own head
 FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
 LEARNING_RATE = 0.12
+DRAFTER_RATE = 0.04  # at which the chance that all sequences share is learned
 FORGETTING_RATE = 1 / 400  # towards the first chance, each time a guess is not run
 # Guesses below this chance are not weighed once a likelier one was not worth its row.
 UNLIKELY = 0.1
@@ -55,15 +56,38 @@ class Guess:
         return sum(self.chances[:count])
 
 
+@dataclass(slots=True)
+class DrafterChance:
+    """How often a drafter's guesses came true in all sequences: what a new one begins with."""
+
+    value: float = FIRST_CHANCES[DRAFTED]
+
+    def learn(self, came: float) -> None:
+        """Learn whether one came true."""
+        self.value += DRAFTER_RATE * (came - self.value)
+
+    def pass_over(self) -> None:
+        """Note that one was not worth its row: in time it is tried again."""
+        self.value += FORGETTING_RATE * (FIRST_CHANCES[DRAFTED] - self.value)
+
+
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_expected", "_lookup", "_most", "promise", "reader")
+    __slots__ = ("_chances", "_drafter", "_expected", "_lookup", "_most", "promise", "reader")
 
-    def __init__(self, lookup: PromptLookup, most: int, expected: Expected | None = None) -> None:
+    def __init__(
+        self,
+        lookup: PromptLookup,
+        most: int,
+        expected: Expected | None = None,
+        drafter: DrafterChance | None = None,
+    ) -> None:
         self._lookup = lookup
         self._expected = expected
+        self._drafter = drafter or DrafterChance()
         self._chances = list(FIRST_CHANCES)
+        self._chances[DRAFTED] = self._drafter.value
         self._most = most
         self.promise: list[float] = []  # chances of its last guess, if it was worth its rows
         self.reader: Reader | None = None  # of the draft model
@@ -112,10 +136,14 @@ class Guesser:
         for place, kind in enumerate(guess.kinds[: min(n_run, n_true + 1)]):
             came = 1.0 if place < n_true else 0.0
             self._chances[kind] += LEARNING_RATE * (came - self._chances[kind])
+            if kind == DRAFTED:
+                self._drafter.learn(came)
 
     def pass_over(self, kind: int) -> None:
         """Note that a guess of this kind was not worth its row."""
         self._chances[kind] += FORGETTING_RATE * (FIRST_CHANCES[kind] - self._chances[kind])
+        if kind == DRAFTED:
+            self._drafter.pass_over()
 
 
 GuesserOf = Callable[[Scheduled], Guesser | None]
@@ -137,6 +165,7 @@ class Speculator:
     def __init__(self, most: int, draft: Drafter | None = None) -> None:
         self._most = most  # guessed tokens of one sequence in one step
         self._draft = draft
+        self._drafter = DrafterChance()
         self._wait_s = FIRST_WAIT_S
         self._trust = 1.0  # measured gain of steps with guesses / expected gain
         self._next_searched = 0  # place in the list of decodes
@@ -163,7 +192,7 @@ class Speculator:
                 if id(request.prompt) not in texts:
                     texts[id(request.prompt)] = Expected(request.prompt, request.expected)
                 expected = texts[id(request.prompt)]
-            made.append(Guesser(lookup, most, expected))
+            made.append(Guesser(lookup, most, expected, self._drafter))
         return made
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
