@@ -222,7 +222,7 @@ static void correct_streams(lw_worker* w, const lw_layer* layer, uint32_t index)
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float *x = w->b->x + row * hidden, *before = w->b->before + row * hidden;
-        float routed[MAX_STREAMS], shares[MAX_STREAMS];
+        float routed[MAX_STREAMS], shares[MAX_STREAMS] = {0};
         route_streams(w, layer, x, routed);
         combine(shares, layer->stream_correction, n, n, routed);
         for (size_t d = 0; d < hidden; ++d) {

@@ -54,7 +54,6 @@ static size_t block_bytes(lw_type type) {
         case LW_TQ1_0:
             return 54;
         case LW_Q1_0:
-            return 18;
         case LW_Q2_0:
             return 18;
         default:
