@@ -9,8 +9,8 @@ import tiny_models
 from data_files import data
 from lanewise import cli
 from lanewise.loading.checkpoints.opening import open_checkpoint
+from lanewise_quantizer.commands import quantize as command
 from lanewise_quantizer.commands.bits import Wanted, reason
-from quantizing import written_family
 from topics import thorough
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
@@ -153,8 +153,8 @@ def test_who_asks_for_nothing_gets_the_bits_that_the_model_needs(source, tmp_pat
 
 @pytest.mark.native
 @pytest.mark.usefixtures("library")
-def test_a_model_whose_loss_cannot_be_measured_gets_four_bits(tmp_path, capsys):
-    mixture = written_family("qwen3_moe", tmp_path)
-    out = quantize(mixture, tmp_path / "out", "--check-tokens", 0)
-    assert "--format q4_0: " in capsys.readouterr().err
+def test_a_model_that_is_not_measured_gets_four_bits(source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "MEASURED_WEIGHTS", 1e5)
+    out = quantize(source, tmp_path / "out", "--check-tokens", 0)
+    assert "--format q4_0: what 0 billion weights lose takes hours" in capsys.readouterr().err
     assert "q4_0" in types_of(out)

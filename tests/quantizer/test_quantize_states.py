@@ -63,7 +63,6 @@ def test_bits_of_a_model_with_states_are_measured_on_a_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("qwen3_next", ["--bits", "6", "--calibrate", "TEXT"], "cannot measure on a text what"),
         ("nemotron_h", ["--gguf"], "nemotron_h: --gguf cannot write layers with a state yet"),
     ],
 )

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from lanewise.commands.opening import warn
 from lanewise.commands.perplexity import CHARS_PER_TOKEN, cut_windows, read_text
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
-from lanewise.loading.base.program import Experts, ModelConfig
 from lanewise.settings import QuantizeSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
 from lanewise_quantizer.coded import CODED_TYPES, CodedMatrix, CodedType, Scale
@@ -43,7 +42,7 @@ def has_one_scale(kind: str | None) -> bool:
 def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | None:
     """Return the text to calibrate on, None: without; ModelFileError if it cannot be."""
     if settings.calibrate not in (None, NONE):
-        check_text_is_usable(checkpoint.config, settings)
+        check_computable(checkpoint.config)
         return settings.calibrate
     formats = (settings.format, settings.head)
     if "t2" in formats and settings.calibrate == NONE:
@@ -59,13 +58,13 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
                 f"--calibrate: {NONE}; --target-kl is measured on a text; accepted: a file or"
                 f" {BUNDLED}"
             )
-        check_text_is_usable(checkpoint.config, settings)
+        check_computable(checkpoint.config)
         return BUNDLED
     if settings.calibrate == NONE or not (is_needed or "t2" in formats):
         return None
     what = settings.format if settings.bits is None else f"--bits {settings.bits:g}"
     try:
-        check_text_is_usable(checkpoint.config, settings)
+        check_computable(checkpoint.config)
     except ModelFileError as error:
         if "t2" in formats:
             raise
@@ -74,17 +73,6 @@ def chosen_text(settings: QuantizeSettings, checkpoint: Checkpoint) -> str | Non
     told = f"{what}: calibrating on the bundled text; --calibrate {NONE} is quicker, and worse"
     print(told, file=sys.stderr)
     return BUNDLED
-
-
-def check_text_is_usable(config: ModelConfig, settings: QuantizeSettings) -> None:
-    """ModelFileError if a text is of no use for quantizing a model so."""
-    check_computable(config)
-    is_measured = settings.bits is not None or settings.target_kl is not None
-    if is_measured and any(isinstance(layer.ffn, Experts) for layer in config.layers):
-        raise ModelFileError(
-            f"{config.architecture}: --bits and --target-kl cannot measure on a text what experts"
-            f" lose yet; accepted are --format with --calibrate, and --bits with --calibrate {NONE}"
-        )
 
 
 def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.NDArray[np.int64]:

@@ -33,7 +33,6 @@ from lanewise_quantizer.commands.calibrated import (
     NONE,
     Calibrated,
     calibration_windows,
-    check_text_is_usable,
     chosen_text,
     has_one_scale,
 )
@@ -59,11 +58,13 @@ from lanewise_quantizer.commands.sources import open_source, quantized_twice
 from lanewise_quantizer.commands.stream import Job, check_done, stream
 from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.commands.towers import check_tower, write_tower
+from lanewise_quantizer.fit.forward import check_computable
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
 # For who asks for nothing: nats, and the format of models whose losses cannot be measured.
 GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
+MEASURED_WEIGHTS = 4e9  # of larger models losses are measured only if asked for
 
 
 def run(settings: QuantizeSettings) -> None:
@@ -143,15 +144,17 @@ def settled(
     if (settings.format, settings.bits, settings.target_kl) != (None, None, None):
         return settings, None
     why = f"--calibrate {NONE}" if settings.calibrate == NONE else None
-    chosen = replace(settings, target_kl=GOOD_KL)
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    if weights > MEASURED_WEIGHTS:
+        why = f"what {weights / 1e9:.0f} billion weights lose takes hours to measure (--target-kl)"
     try:
-        check_text_is_usable(checkpoint.config, chosen)
+        check_computable(checkpoint.config)
     except ModelFileError as error:
         why = str(error)
     if why is not None:
         warn(f"--format {DEFAULT_FORMAT}: {why}")
         return replace(settings, format=DEFAULT_FORMAT), None
-    return chosen, memory_limit().n_bytes // 2
+    return replace(settings, target_kl=GOOD_KL), memory_limit().n_bytes // 2
 
 
 def planned(

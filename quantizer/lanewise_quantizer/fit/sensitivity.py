@@ -122,15 +122,15 @@ def losses_on_text(
             name: relative_error(sample, rounded(sample, name, np.diag(h)), h)
             for name in types[role, layer]
         }
-        probe = rounded(weights, probe_of(weights), np.diag(h))
-        return errors, relative_error(weights, probe, h)
+        probe = rounded(sample, probe_of(sample), None)
+        return errors, relative_error(sample, probe, h)
 
     def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
         found[role, layer], probes[role, layer] = measured(role, layer, weights, moment)
         return weights
 
     def take_parts(role: Role, layer: int, parts: Iterable[Part]) -> None:
-        """The mean of all heads."""
+        """The mean of all experts or heads."""
         each = []
         for part in parts:
             each.append(measured(role, layer, part.weights, part.moment))
