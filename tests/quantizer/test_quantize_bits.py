@@ -3,14 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiny_models
 from data_files import data
 from lanewise import cli
+from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.commands import quantize as command
 from lanewise_quantizer.commands.bits import Wanted, reason
+from lanewise_quantizer.fit.layer import matrices_of
+from lanewise_quantizer.fit.sensitivity import Probed
+from lanewise_quantizer.fit.source import Source
+from quantizing import written_family
 from topics import thorough
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
@@ -158,3 +164,17 @@ def test_a_model_that_is_not_measured_gets_four_bits(source, tmp_path, capsys, m
     out = quantize(source, tmp_path / "out", "--check-tokens", 0)
     assert "--format q4_0: what 0 billion weights lose takes hours" in capsys.readouterr().err
     assert "q4_0" in types_of(out)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gemma4_small"])
+def test_probes_of_a_layer_lose_together_what_each_loses_alone(name, tmp_path):
+    """Also with rows of a table beside each layer, and keys that later layers read."""
+    with open_checkpoint(written_family(name, tmp_path)) as checkpoint:
+        source = Source(checkpoint)
+        probed = Probed(source, np.arange(2 * 32).reshape(2, 32) % 250)
+        for layer in range(source.config.n_layers):
+            roles = [role for role in matrices_of(source.config, layer) if role != Role.ROUTER]
+            keys = [(role, layer) for role in roles]
+            alone = [probed.divergences([key])[0] for key in keys]
+            assert probed.divergences(keys) == pytest.approx(alone, rel=1e-3, abs=1e-9)
+            assert max(alone) > 1e-6

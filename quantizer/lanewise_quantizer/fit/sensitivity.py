@@ -34,6 +34,7 @@ Key = tuple[Role, int]
 Losses = dict[Key, dict[str, float]]  # of each matrix as each type
 
 TABLE = Role.PER_LAYER_EMBEDDING  # of which only some rows are ever read
+ALONE = (TABLE, Role.TOKEN_EMBEDDING, Role.OUTPUT, Role.PER_LAYER_PROJECTION)
 SAMPLED_ROWS = 256
 PROBES = ("cb3", "q8_0")  # the first whose groups divide the rows
 PROBE_TOKENS = 256  # of the window that costs are measured on
@@ -155,12 +156,25 @@ def losses_on_text(
         take(TABLE, 0, sample, _plain(sample.shape[1]))
     for key in types.keys() - found.keys():  # what keeps its type
         found[key] = dict.fromkeys(types[key], 0.0)
-    model = _Probed(source, ids[:1, :PROBE_TOKENS])
-    for key, error in probes.items():
-        cost = model.divergence(*key) / max(error, 1e-12)
-        found[key] = {name: cost * loss for name, loss in found[key].items()}
-        progress()
+    model = Probed(source, ids[:1, :PROBE_TOKENS])
+    for keys in together(probes):
+        for key, lost in zip(keys, model.divergences(keys), strict=True):
+            cost = lost / max(probes[key], 1e-12)
+            found[key] = {name: cost * loss for name, loss in found[key].items()}
+            progress()
     return found
+
+
+def together(keys: Iterable[Key]) -> list[list[Key]]:
+    """The matrices of each layer together; those before and behind all layers alone."""
+    of_layers: dict[int, list[Key]] = {}
+    alone = []
+    for role, layer in keys:
+        if role in ALONE:
+            alone.append([(role, layer)])
+        else:
+            of_layers.setdefault(layer, []).append((role, layer))
+    return [*alone, *of_layers.values()]
 
 
 def rounded(weights: Floats, name: str, importance: Floats | None) -> Floats:
@@ -187,7 +201,7 @@ def probe_of(weights: Floats) -> str:
     return PROBES[0] if weights.shape[1] % 32 == 0 else "f16"
 
 
-class _Probed:
+class Probed:
     """A model of which one matrix at a time is quantized; runs only what comes after it."""
 
     def __init__(self, source: Source, ids: npt.NDArray[np.integer]) -> None:
@@ -201,8 +215,24 @@ class _Probed:
         self.head = Role.TOKEN_EMBEDDING if source.config.tied_embeddings else Role.OUTPUT
         self.expected = self._predictions(self.states[-1].x, source(self.head))
 
-    def divergence(self, role: Role, layer: int) -> float:
-        """The mean divergence of predictions, in nats, with one matrix as its probe type."""
+    def divergences(self, keys: Sequence[Key]) -> list[float]:
+        """The mean divergence of predictions, in nats, with each matrix alone as its probe type.
+
+        Those of one layer go through the later ones together.
+        """
+        (first, layer), n = keys[0], len(self.ids)
+        if first in ALONE:
+            return [self._divergence(first, layer)]
+        begun = []
+        for role, _ in keys:
+            weights = self.source(role, layer)
+            probe = rounded(weights, probe_of(weights), None)
+            begun.append(self._layer(layer, self.states[layer], role, probe))
+        ends = self._through(layer + 1, States.together(begun))
+        return [self._lost(ends.part(slice(i * n, i * n + n)), None) for i in range(len(keys))]
+
+    def _divergence(self, role: Role, layer: int) -> float:
+        """That of a matrix before or behind all layers."""
         if role == TABLE:
             return self._lost(self._through(0, self._begun(role, None)), None)
         weights = self.source(role, layer)
@@ -212,10 +242,7 @@ class _Probed:
         if role == Role.TOKEN_EMBEDDING:
             states = self._through(0, self._begun(role, probe))
             return self._lost(states, probe if role == self.head else None)
-        if role == Role.PER_LAYER_PROJECTION:
-            return self._lost(self._through(0, self._begun(role, probe)), None)
-        states = self._layer(layer, self.states[layer], role, probe)
-        return self._lost(self._through(layer + 1, states), None)
+        return self._lost(self._through(0, self._begun(role, probe)), None)
 
     def _lost(self, states: States, head: Floats | None) -> float:
         """The divergence of the last layer's results, with another head if one is given."""

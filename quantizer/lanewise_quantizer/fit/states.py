@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +37,18 @@ class States:
                 shape = (2, x.shape[0], source.n_kv_heads, x.shape[1], source.head_dim)
                 stored[number] = np.empty(shape, np.float32)
         return States(x, own, stored)
+
+    @staticmethod
+    def together(all_: Sequence[States]) -> States:
+        """The windows of all, one after the other."""
+        first = all_[0]
+        own = (
+            None
+            if first.own is None
+            else np.concatenate([one.own for one in all_ if one.own is not None])
+        )
+        stored = {n: np.concatenate([one.stored[n] for one in all_], axis=1) for n in first.stored}
+        return States(np.concatenate([one.x for one in all_]), own, stored)
 
     def chunks(self) -> Iterator[States]:
         """Views of whole windows of about CHUNK_TOKENS tokens, one after the other."""
