@@ -218,7 +218,7 @@ class Probed:
     def divergences(self, keys: Sequence[Key]) -> list[float]:
         """The mean divergence of predictions, in nats, with each matrix alone as its probe type.
 
-        Those of one layer go through the later ones together.
+        Matrices of one layer go through the later layers together.
         """
         (first, layer), n = keys[0], len(self.ids)
         if first in ALONE:
