@@ -49,7 +49,8 @@ def few_bytes(
     """Return an option for each matrix that together lose ``most_loss`` at most, in few bytes.
 
     From the smallest on, the step that saves most loss for a byte is taken until the loss is small
-    enough, or the next step does not fit the budget.
+    enough, or the next step does not fit the budget. Then what the last steps saved too much is
+    given back.
     """
     chosen = {key: min(found, key=lambda o: o.n_bytes) for key, found in options.items()}
     loss = sum(option.loss for option in chosen.values())
@@ -81,6 +82,12 @@ def few_bytes(
         chosen[key] = option
         taken.append(key)
         add_step(key)
+    spare = most_loss - loss
+    for key in sorted(options, key=lambda key: -chosen[key].n_bytes):
+        now = chosen[key]
+        fitting = [one for one in options[key] if one.loss - now.loss <= max(spare, 0)]
+        chosen[key] = min([now, *fitting], key=lambda option: option.n_bytes)
+        spare -= chosen[key].loss - now.loss
     return chosen
 
 

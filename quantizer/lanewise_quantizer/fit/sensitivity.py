@@ -123,7 +123,7 @@ def losses_on_text(
             name: relative_error(sample, rounded(sample, name, np.diag(h)), h)
             for name in types[role, layer]
         }
-        probe = rounded(sample, probe_of(sample), None)
+        probe = rounded(sample, probe_of(sample), np.diag(h))
         return errors, relative_error(sample, probe, h)
 
     def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:

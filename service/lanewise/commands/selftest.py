@@ -137,6 +137,14 @@ def _iq1_m(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
     return blocks
 
 
+def _fp4(rng: np.random.Generator, rows: int, cols: int) -> NDArray[np.uint8]:
+    """Rows as NVFP4 is held: codes, a scale for each 16 inputs, and that of the row."""
+    codes = rng.integers(0, 256, (rows, cols // 2), np.uint8)
+    scales = rng.integers(40, 64, (rows, cols // 16), np.uint8)  # 2^-2 to 2^1
+    of_rows = np.full((rows, 1), 2.0**-7, "<f4").view(np.uint8)
+    return np.concatenate([codes, scales, of_rows], axis=1)
+
+
 BLOCK_MAKERS: dict[TensorType, Maker] = {
     TensorType.F32: _floats("<f4"),
     TensorType.F16: _floats("<f2"),
@@ -163,4 +171,7 @@ BLOCK_MAKERS: dict[TensorType, Maker] = {
     TensorType.IQ3_S: _blocks(256, 110, scale_at=0, scale=0.0002),
     TensorType.TQ1_0: _blocks(256, 54, scale_at=52, scale=0.05),
     TensorType.TQ2_0: _blocks(256, 66, scale_at=64, scale=0.05),
+    TensorType.Q1_0: _blocks(128, 18, scale_at=0, scale=0.05),
+    TensorType.Q2_0: _blocks(64, 18, scale_at=0, scale=0.05),
+    TensorType.FP4: _fp4,
 }

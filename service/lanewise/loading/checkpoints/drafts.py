@@ -27,7 +27,10 @@ def read_draft(draft: str | None) -> Draft:
         return Draft()
     if draft == MTP:
         return Draft(mtp=True)
-    path = resolve_model(draft)
+    try:
+        path = resolve_model(draft)
+    except ModelFileError as error:
+        raise ModelFileError(f"draft: {error}") from None
     return Draft(head=path) if is_head(path) else Draft(model=path)
 
 
