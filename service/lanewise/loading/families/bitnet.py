@@ -35,6 +35,8 @@ def program(file: ModelFile) -> ModelConfig:
     """Read a file; matrices of GGUF files are ternary, of directories as their settings say."""
     named = CURVES[file.text("general.architecture")] if file.is_gguf else "relu_squared"
     size, activation = file.integer("intermediate_size"), curve(file, "hidden_act", named)
+    if file.flag("attention_bias", default=False):
+        raise file.fail("attention_bias", "false")
     ffn = Gated(size, activation=activation, inner_norm=True)
     attention = replace(attention_of(file), inner_norm=True)
     layers = [Layer(attention, ffn, row_codes=file.is_gguf)] * n_layers_of(file)

@@ -91,7 +91,7 @@ def flags_of(
     if values is None:
         return None
     if not isinstance(values, list) or len(values) < n_layers or set(values) - set(known):
-        raise file.fail(key, f"{n_layers} times {' or '.join(map(repr, known))}")
+        raise file.fail(key, f"{' or '.join(map(repr, known))} for each layer, {n_layers} values")
     return [value == known[1] for value in values[:n_layers]]
 
 
@@ -148,12 +148,16 @@ def own_ropes(file: ModelFile, head_dim: int) -> tuple[tuple[Rope, ...], int]:
     given = file.raw("rope_parameters")
     file.ignore(*THETA_KEYS.values(), "partial_rotary_factor")  # beside rope_parameters
     if not isinstance(given, Mapping) or not isinstance(given.get(KINDS[0]), Mapping):
-        share = file.number("partial_rotary_factor", default=PARTIAL)
+        usual = {THETA_KEYS[kind]: THETAS[kind] for kind in KINDS}
+        # Transformers computes with these whatever is said here.
+        for key, value in (usual | {"partial_rotary_factor": PARTIAL}).items():
+            if file.number(key, default=value) != value:
+                raise file.fail(key, f"{value}, or rope_parameters,")
         given = {
             kind: {
                 "rope_type": "default",
-                "rope_theta": file.number(THETA_KEYS[kind], default=THETAS[kind]),
-                "partial_rotary_factor": share,
+                "rope_theta": THETAS[kind],
+                "partial_rotary_factor": PARTIAL,
             }
             for kind in KINDS
         }

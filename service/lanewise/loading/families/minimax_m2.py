@@ -32,9 +32,9 @@ def program(file: ModelFile) -> ModelConfig:
     return model_of(file, "minimax_m2", layers, THETA, partial_of(file, attention.head_dim))
 
 
-def partial_of(file: ModelFile, head_dim: int) -> float:
+def partial_of(file: ModelFile, head_dim: int, usual: int | None = None) -> float:
     """Return the share of each head that RoPE turns, unless partial_rotary_factor says another."""
-    turned = file.integer("rotary_dim", default=head_dim)
+    turned = file.integer("rotary_dim", default=usual or head_dim)
     if turned > head_dim:
         raise file.fail("rotary_dim", f"at most the head dimension, {head_dim},")
     return turned / head_dim

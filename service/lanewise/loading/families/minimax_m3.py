@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 ALPHA, LIMIT, SCALE = 1.702, 7.0, 2.0
 BLOCK, BLOCKS = 128, 16  # tokens of a block, and blocks that a query sees
+ROTARY_DIM = 64  # where a config says none
 NORMS = (Role.ATTN_NORM, Role.FFN_NORM, Role.ATTN_Q_NORM, Role.ATTN_K_NORM)
 INDEX = (
     *("indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm"),
@@ -77,7 +78,7 @@ def program(file: ModelFile) -> ModelConfig:
     layers = sparse_layers(
         attention, experts, Gated(file.integer(key), **clamped), sparse_layers_of(file)
     )
-    partial = partial_of(file, attention.head_dim)
+    partial = partial_of(file, attention.head_dim, None if file.is_gguf else ROTARY_DIM)
     model = model_of(file, "minimax_m3_vl_text", layers, THETA, partial, own_kinds=True)
     seen = seen_tokens(file)
     if seen < model.context_length:
