@@ -62,7 +62,7 @@ from lanewise_quantizer.fit.forward import check_computable
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
-# For who asks for nothing: nats, and the format of models whose losses cannot be measured.
+# Where nothing is asked for: nats, and the format of models whose losses are not measured.
 GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
 MEASURED_WEIGHTS = 4e9  # of larger models losses are measured only if asked for
 
