@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -56,6 +57,7 @@ def few_bytes(
     loss = sum(option.loss for option in chosen.values())
     size = sum(option.n_bytes for option in chosen.values())
     steps: list[tuple[float, int, Key, Option]] = []
+    numbers = count()  # of equal steps the first is taken
 
     def add_step(key: Key) -> None:
         now = chosen[key]
@@ -66,12 +68,10 @@ def few_bytes(
         ]
         if larger:
             saved, option = max(larger, key=lambda step: step[0])
-            heappush(steps, (-saved, len(taken), key, option))
+            heappush(steps, (-saved, next(numbers), key, option))
 
-    taken: list[Key] = []
     for key in options:
         add_step(key)
-        taken.append(key)
     while steps and loss > most_loss:
         _, _, key, option = heappop(steps)
         now = chosen[key]
@@ -80,7 +80,6 @@ def few_bytes(
         loss += option.loss - now.loss
         size += option.n_bytes - now.n_bytes
         chosen[key] = option
-        taken.append(key)
         add_step(key)
     spare = most_loss - loss
     for key in sorted(options, key=lambda key: -chosen[key].n_bytes):

@@ -140,7 +140,7 @@ def run(settings: QuantizeSettings) -> None:
 def settled(
     settings: QuantizeSettings, checkpoint: Checkpoint
 ) -> tuple[QuantizeSettings, int | None]:
-    """Return the settings with a choice for who made none, and most bytes of the file."""
+    """Return settings that name a format, bits or nats, and the most bytes of the file."""
     if (settings.format, settings.bits, settings.target_kl) != (None, None, None):
         return settings, None
     why = f"--calibrate {NONE}" if settings.calibrate == NONE else None
