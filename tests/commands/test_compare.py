@@ -10,6 +10,7 @@ import pytest
 import tiny_models
 import topics
 from lanewise import cli
+from lanewise.commands import compare as compare_module
 from lanewise.commands.compare import kl_divergences, with_front
 from lanewise.commands.compared import Compared
 
@@ -206,3 +207,15 @@ def test_models_of_other_tokens_are_refused(models, text, tmp_path, capsys):
     path.write_text(path.read_text().replace('"Ġ": ', '"~~": '))
     message = error_of(capsys, models / "original", other, "--file", text, *QUICK)
     assert "its tokenizer cuts the text otherwise than the original's" in message
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_a_model_that_is_missing_is_said_before_one_is_measured(
+    models, text, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(compare_module, "score", lambda *_, **__: pytest.fail("a model is scored"))
+    missing = str(tmp_path / "none.gguf")
+    arguments = [str(models / "original"), missing, "--file", str(text), *QUICK]
+    assert missing in error_of(capsys, *arguments)

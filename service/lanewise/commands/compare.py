@@ -53,6 +53,8 @@ from lanewise.commands.perplexity import (
 from lanewise.commands.progress import steps_bar
 from lanewise.host import cpu_name, format_size
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
+from lanewise.loading.checkpoints.hub import resolve_model
+from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Session
 from lanewise.settings import BenchSettings, CompareSettings, SettingsError
 from lanewise.text.tokenizer import Tokenizer
@@ -129,19 +131,16 @@ def measure_all(
     models: Sequence[str], settings: CompareSettings, text: str, logits: IO[bytes]
 ) -> list[Compared]:
     """Measure one model after the other."""
+    longest = settings.context or DEFAULT_CONTEXT
+    windows = text_for_all(models, settings, text, longest)
     rows: list[Compared] = []
-    first: Text | None = None
     expected: Answers | None = None
     for model in models:
-        longest = settings.context or DEFAULT_CONTEXT
         with open_model(replace(settings, model=model), longest) as opened:
-            own = cut_text(opened.checkpoint, settings, text, None if first is None else first)
-            if first is None:
-                first = own
             with naming(opened.checkpoint):
                 if settings.float_activations and not rows:
-                    rows.append(score(opened, own, logits, None, model, activations="float"))
-                row = score(opened, own, logits, rows[0] if rows else None, model)
+                    rows.append(score(opened, windows, logits, None, model, activations="float"))
+                row = score(opened, windows, logits, rows[0] if rows else None, model)
             prefill, decode = speeds(settings, opened)
             row = replace(row, prefill=prefill, decode=decode)
             if settings.chat:
@@ -153,6 +152,20 @@ def measure_all(
             row = replace(row, scores=task_scores(model, context, settings))
         rows.append(row)
     return rows
+
+
+def text_for_all(models: Sequence[str], settings: CompareSettings, text: str, longest: int) -> Text:
+    """Tokenize the text for all models.
+
+    All are opened before one is measured: what cannot be compared is said before minutes go by.
+    """
+    first: Text | None = None
+    for model in models:
+        with open_checkpoint(resolve_model(model)) as checkpoint:
+            checkpoint.limit_context(longest)
+            first = cut_text(checkpoint, settings, text, first)
+    assert first is not None
+    return first
 
 
 def cut_text(
