@@ -104,6 +104,12 @@ class Attention:
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
+    # Of plain heads (MiniMax M3), if index_block is above 0: index_topk tokens are whole blocks of
+    # as many. Each index head chooses for its share of the KV heads the blocks in which the largest
+    # q . k of a token is largest, and always the query's own and the index_local - 1 before it. q
+    # and k are RMSNorms of projections of the input, after RoPE; there are no weights of heads.
+    index_block: int = 0
+    index_local: int = 0
 
     @property
     def turning(self) -> int:
