@@ -1,4 +1,4 @@
-"""Sparse attention in blocks: which blocks an index chooses; no bit depends on how it is computed."""
+"""Sparse attention in blocks: which ones an index chooses; no bit depends on how it is computed."""
 
 from dataclasses import replace
 

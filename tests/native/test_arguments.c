@@ -385,6 +385,7 @@ int main(int argc, char** argv) {
     test_configs();
     test_layers();
     test_latent_layers();
+    test_layers_of_blocks();
     test_cache_of_other_heads();
     test_fits();
     lw_model* model = new_model();
