@@ -31,8 +31,8 @@ typedef struct lw_kv_view {
     // Index keys [index_dim][32 tokens] of a block lie at index_offset: where values would in latent attention, else behind
     // all heads. Beside codes they are LW_F16.
     size_t index_dim, index_offset;  // 0 = none
-    lw_type type;               // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
-    bool latent;                // latent attention; never codes, and value_dim is a multiple of LW_LANES
+    lw_type type;                    // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
+    bool latent;                     // latent attention; never codes, and value_dim is a multiple of LW_LANES
 } lw_kv_view;
 
 // Number of values of a key, and of a head's result before LW_LATENT_VALUES.

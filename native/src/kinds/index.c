@@ -199,9 +199,7 @@ static size_t scored_of(const lw_worker* w, const lw_attention_config* c, size_t
 }
 
 // Scores of each index head in a row's list.
-static size_t stride_of(const lw_worker* w, const lw_attention_config* c) {
-    return of(w->s)->scored / c->index_heads;
-}
+static size_t stride_of(const lw_worker* w, const lw_attention_config* c) { return of(w->s)->scored / c->index_heads; }
 
 static bool score_blocks(lw_worker* w, const lw_attention_config* c, lw_index_job job) {
     job.together = c->index_block;
@@ -209,7 +207,8 @@ static bool score_blocks(lw_worker* w, const lw_attention_config* c, lw_index_jo
     w->ops->index_largest(&job);
     bool finite = true;
     for (size_t head = 0; head < job.heads; ++head)
-        finite &= w->ops->are_finite(job.scores + head * job.stride, (job.tokens.end - job.tokens.first) / job.together);
+        finite &=
+            w->ops->are_finite(job.scores + head * job.stride, (job.tokens.end - job.tokens.first) / job.together);
     return finite;
 }
 
@@ -236,10 +235,9 @@ static void score_tokens(lw_worker* w, const lw_layer* layer, uint32_t index, si
 }
 
 // Makes the tables of a row. Entries behind the query's own block of the cache are not read.
-static void choose_blocks(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row,
-                          const float* scores) {
+static void choose_blocks(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row, const float* scores) {
     index_own* own = of(w->s);
-    const uint32_t *blocks = lw_block_table(w->s, w->step->batch, w->b->sequence[row], w->s->places[index].group);
+    const uint32_t* blocks = lw_block_table(w->s, w->step->batch, w->b->sequence[row], w->s->places[index].group);
     const size_t block = c->index_block, parts = block / LW_BLOCK_TOKENS, all = c->index_topk / block,
                  scored = scored_of(w, c, row) / block, k = all - c->index_local,
                  last = w->b->position[row] / LW_BLOCK_TOKENS;
@@ -257,8 +255,7 @@ static void choose_blocks(lw_worker* w, const lw_attention_config* c, uint32_t i
     lw_charge_row(w, LW_OP_ATTENTION, 4 * scored * c->index_heads, 0);
 }
 
-static void choose_of_row(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row,
-                          const float* scores) {
+static void choose_of_row(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row, const float* scores) {
     index_own* own = of(w->s);
     if (c->index_block > 0) {
         choose_blocks(w, c, index, row, scores);

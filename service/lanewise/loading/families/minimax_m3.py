@@ -129,7 +129,7 @@ def with_index(file: ModelFile, layers: list[Layer]) -> list[Layer]:
         raise fields.fail("index_local_blocks", f"1 to index_topk_blocks, {blocks},")
     if block * blocks >= file.integer("max_position_embeddings"):
         return layers
-    index = {
+    index: dict[str, Any] = {
         "index_topk": block * blocks,
         "index_heads": numbers["index_n_heads"],
         "index_dim": numbers["index_head_dim"],
@@ -137,7 +137,9 @@ def with_index(file: ModelFile, layers: list[Layer]) -> list[Layer]:
         "index_local": numbers["index_local_blocks"],
     }
     return [
-        replace(one, attention=replace(one.attention, **index)) if has_index else one
+        replace(one, attention=replace(one.attention, **index))
+        if has_index and one.attention is not None
+        else one
         for one, has_index in zip(layers, chosen, strict=True)
     ]
 
