@@ -6,6 +6,9 @@
 
 static size_t element_bytes(lw_type type) { return lw_kv_codes(type) ? 1 : type == LW_F16 ? 2 : 4; }
 
+// What index keys lie in beside keys and values of a type.
+static lw_type index_type(lw_type type) { return lw_kv_codes(type) ? LW_F16 : type; }
+
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
     const bool latent = config->latent_rank > 0;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
@@ -14,10 +17,12 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                  scales = lw_kv_codes(type) ? 2 * sizeof(float) : 0;
     // Bytes of a token's key and value. Packed values are padded to pairs of lanes.
     const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * element_bytes(type),
-                 value_bytes = latent                     ? config->index_dim * element_bytes(type)
+                 value_bytes = latent                     ? 0
                                : lw_kv_packs_values(type) ? lw_value_pairs(value_dim) * LW_LANES
                                                           : value_dim * element_bytes(type);
-    const size_t head_bytes = LW_BLOCK_TOKENS * (key_bytes + value_bytes + scales);
+    const size_t head_bytes = LW_BLOCK_TOKENS * (key_bytes + value_bytes + scales),
+                 of_heads = head_bytes * config->n_kv_heads,
+                 index_bytes = LW_BLOCK_TOKENS * config->index_dim * element_bytes(index_type(type));
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
@@ -26,12 +31,13 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                          .key_dim = padded,
                          .value_dim = value_dim,
                          .index_dim = config->index_dim,
+                         .index_offset = of_heads,
                          .latent = latent,
                          .value_offset = LW_BLOCK_TOKENS * key_bytes,
                          .scale_offset = head_bytes - LW_BLOCK_TOKENS * scales,
                          .head_bytes = head_bytes,
-                         .block_bytes = head_bytes * config->n_kv_heads,
-                         .slot_bytes = head_bytes * config->n_kv_heads * n_blocks};
+                         .block_bytes = of_heads + index_bytes,
+                         .slot_bytes = (of_heads + index_bytes) * n_blocks};
 }
 
 bool lw_kv_open(lw_kv_cache* cache, uint32_t n_slots) {
@@ -64,6 +70,7 @@ lw_kv_view lw_kv_slot(const lw_kv_cache* cache, uint32_t slot) {
                         .key_dim = cache->key_dim,
                         .value_dim = cache->value_dim,
                         .index_dim = cache->index_dim,
+                        .index_offset = cache->index_offset,
                         .type = cache->type,
                         .latent = cache->latent};
 }
@@ -100,10 +107,10 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
     const lw_kv_view view = lw_kv_slot(cache, slot);
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
+    write_keys(index_type(cache->type), head + cache->index_offset, offset, rows.index, rows.n, cache->index_dim,
+               cache->index_dim);
     if (cache->latent) {
         write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
-        write_keys(cache->type, head + cache->value_offset, offset, rows.index, rows.n, cache->index_dim,
-                   cache->index_dim);
         return true;
     }
     for (uint32_t h = 0; h < cache->n_kv_heads; ++h, head += cache->head_bytes) {

@@ -1,7 +1,7 @@
 // The paged cache of keys and values. Each slot (a layer of a group) and block has for each KV head: keys [head_dim][32
 // tokens] (a lane is a token), then values [32 tokens][value_dim] (a lane is a head dimension). With LW_I8, LW_I4 and
 // LW_I8_I4 it has codes and a scale for each token and head (lw_kv_view). Latent attention has only the keys of one
-// head, and behind them the index keys [index_dim][32 tokens] of layers with index_heads.
+// head. Behind all heads are the index keys [index_dim][32 tokens] of layers with index_heads.
 #ifndef LW_KV_CACHE_H
 #define LW_KV_CACHE_H
 
@@ -13,7 +13,7 @@ typedef struct lw_kv_cache {
     lw_type type;
     uint32_t n_blocks;
     uint32_t n_kv_heads;
-    size_t head_dim, result_dim, key_dim, value_dim, index_dim;  // see lw_kv_view
+    size_t head_dim, result_dim, key_dim, value_dim, index_dim, index_offset;  // see lw_kv_view
     bool latent;
     size_t value_offset, scale_offset;  // see lw_kv_view
     size_t head_bytes, block_bytes, slot_bytes;

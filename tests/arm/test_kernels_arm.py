@@ -62,6 +62,11 @@ def test_attention_equals_its_definition(emulated, level: Level) -> None:
     succeeded(emulated(level, "test_attention", "12"))
 
 
+@at(LEVELS[0])  # likewise
+def test_index_scores_equal_their_definition(emulated, level: Level) -> None:
+    succeeded(emulated(level, "test_index", "12"))
+
+
 @at(LEVELS[0], LEVELS[3])  # without and with every layout
 def test_activations_and_outliers_equal_their_definition(emulated, level: Level) -> None:
     succeeded(emulated(level, "test_activations"))

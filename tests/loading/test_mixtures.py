@@ -75,16 +75,32 @@ def test_minimax_m3_has_names_of_its_makers(name: str, tmp_path: Path) -> None:
     check_same(write_case(name, tmp_path / "hf"), own)
 
 
-def test_minimax_m3_takes_texts_of_which_its_queries_see_all(tmp_path: Path) -> None:
-    def context(case: str = "minimax_m3", **changes: Any) -> int:
-        with open_checkpoint(write_case(case, tmp_path / str(len(changes)), **changes)) as opened:
-            return opened.config.context_length
+def m3_index(**changes: Any) -> dict[str, Any]:
+    """Changes of the config: some of its index."""
+    name = "sparse_attention_config"
+    return {name: CASES["minimax_m3"][name] | changes}
 
+
+def test_minimax_m3_has_an_index_where_queries_do_not_see_all(tmp_path: Path) -> None:
+    def index(case: str = "minimax_m3", **changes: Any) -> list[tuple[int, ...]]:
+        with open_checkpoint(write_case(case, tmp_path / str(len(changes)), **changes)) as opened:
+            assert opened.config.context_length == 256
+            found = [one.attention for one in opened.config.layers if one.attention is not None]
+            return [
+                (one.index_topk, one.index_block, one.index_local, one.index_heads, one.index_dim)
+                for one in found
+            ]
+
+    none, usual = (0, 0, 0, 0, 0), (64, 32, 1, 2, 24)
     sparse = CASES["minimax_m3"]["sparse_attention_config"]
-    assert context() == 3 * 32
-    assert context(sparse_attention_config=sparse | {"sparse_topk_blocks": 9}) == 256
+    assert index() == [none, usual, usual]
+    assert index(sparse_attention_config=sparse | {"sparse_topk_blocks": 8}) == [none] * 3
     nowhere = sparse | {"sparse_attention_freq": [0, 0, 0]}
-    assert context(sparse_attention_config=nowhere, use_cache=True) == 256
+    assert index(sparse_attention_config=nowhere, use_cache=True) == [none] * 3
+    more = sparse | {"sparse_block_size": 64, "sparse_topk_blocks": 3, "sparse_local_block": 2}
+    assert index(sparse_attention_config=more)[1:] == [(192, 64, 2, 2, 24)] * 2
+    named = {"layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"]}
+    assert index(**named, use_cache=True, pad_token_id=0) == [none, usual, none]
 
 
 def with_a_guessing_layer(arrays: Arrays, name: str) -> Arrays:
@@ -155,6 +171,14 @@ def test_lings_layers_that_guess_are_counted_in_gguf(tmp_path: Path) -> None:
         ("minimax_m3", {"use_gemma_norm": False}, "use_gemma_norm is False; True is needed"),
         ("minimax_m3", {"n_shared_experts": 2}, "n_shared_experts is 2; 1 is needed"),
         ("minimax_m3", {"moe_layer_freq": [0, 2, 1]}, "[0, 2, 1]; 3 values, each 0 or 1"),
+        ("minimax_m3", m3_index(sparse_block_size=48), "sparse_block_size is 48; a multiple of 32"),
+        ("minimax_m3", m3_index(sparse_num_index_heads=4), "is 4; a divisor of the KV heads, 2,"),
+        ("minimax_m3", m3_index(sparse_local_block=3), "is 3; 1 to index_topk_blocks, 2,"),
+        ("minimax_m3", m3_index(sparse_init_block=1), "sparse_init_block is 1; 0 is needed"),
+        ("minimax_m3", m3_index(sparse_score_type="mean"), "is 'mean'; 'max' is needed"),
+        ("minimax_m3", m3_index(sparse_attention_freq=[1, 1]), "[1, 1]; 3 values, each 0 or 1"),
+        ("minimax_m3", m3_index(sparse_index_dim=8), "index_dim is 8, must be 12 to 512"),
+        ("minimax_m3", {"layer_types": ["sparse"] * 3}, "3 values, each 'full_attention' or"),
         ("bailing_moe", {"use_qk_norm": None}, "use_qk_norm is None; true (models without"),
         ("bailing_moe", {"use_qkv_bias": True}, "use_qkv_bias is True; false (these biases"),
         ("bailing_moe", {"score_function": "softmax"}, "score_function is 'softmax'; 'sigmoid'"),

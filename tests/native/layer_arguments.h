@@ -85,6 +85,8 @@ static void test_latent_layers(void) {
     SPOILT((a->index_topk = 4, a->index_heads = 2, a->index_dim = 17),
            "layer 1: index_dim is 17, must be a multiple of 2");
     SPOILT((a->index_topk = 4, a->index_heads = 300), "layer 1: index_heads is 300, must be 0 to 256");
+    SPOILT(a->index_local = 1, "layer 1: index_local is 1, must be 0");
+    SPOILT((a->index_topk = 64, a->index_block = 32), "layer 1: index_block is 32, must be 0");
 #undef SPOILT
     set_latent();
     good.layers[0].attention = *a;
@@ -104,6 +106,53 @@ static void test_latent_layers(void) {
     REFUSED(lw_model_load(model, LW_LATENT_KEYS, 0, &keys, LW_F32), LW_ERR_FORMAT, "the model's config says");
     REFUSED(lw_model_load(model, LW_ATTN_K, 1, &keys, LW_F32), LW_ERR_FORMAT, "the model's config says");
     REFUSED(lw_model_load(model, LW_LATENT_VALUES, 1, &keys, LW_F32), LW_ERR_FORMAT, "must be (128, 96)");
+    lw_model_close(model);
+}
+
+// An index of blocks for plain heads.
+static void set_blocks(void) {
+    set_good();
+    lw_attention_config* a = &good.layers[1].attention;
+    a->index_topk = 96;
+    a->index_block = 32;
+    a->index_local = a->index_heads = 1;
+    a->index_dim = DIM;
+}
+
+static void test_layers_of_blocks(void) {
+    lw_model* model = untouched;
+    lw_attention_config* a = &good.layers[1].attention;
+#define SPOILT(change, says)                                           \
+    do {                                                               \
+        set_blocks();                                                  \
+        change;                                                        \
+        ARGUMENT(lw_model_create(&good.model, NULL, 1, &model), says); \
+    } while (0)
+    SPOILT(a->index_block = 48, "layer 1: index_block is 48, must be a multiple of 32");
+    SPOILT(a->index_block = 8192, "layer 1: index_block is 8192, must be 0 to 4096");
+    SPOILT(a->index_topk = 0, "layer 1: index_topk is 0, must be 32 to 1048576");
+    SPOILT(a->index_topk = 80, "layer 1: index_topk is 80, must be a multiple of 32");
+    SPOILT(a->index_local = 0, "layer 1: index_local is 0, must be 1 to 3");
+    SPOILT(a->index_local = 4, "layer 1: index_local is 4, must be 1 to 3");
+    SPOILT(a->index_heads = 0, "layer 1: index_heads is 0, must be 1");
+    SPOILT((a->n_heads = 4, a->n_kv_heads = 4, a->index_heads = 3), "index_heads is 3, must divide the 4 KV heads");
+    SPOILT(a->index_dim = DIM - 2, "layer 1: index_dim is 30, must be 32 to 512");
+    SPOILT(a->index_dim = DIM + 1, "layer 1: index_dim is 33, must be a multiple of 2");
+    SPOILT(a->window = 8, "layer 1: index_block is 32, must be 0");
+    SPOILT(a->chunk = 32, "layer 1: index_block is 32, must be 0");
+    SPOILT(a->distances = 3, "layer 1: index_block is 32, must be 0");
+    SPOILT(a->rope = LW_NO_ROPE, "layer 1: index_block is 32, must be 0");
+    SPOILT(a->rope = 1, "layer 1: rope is 1, there are 1");
+    SPOILT(a->shares_kv = 1, "layer 1: index_block is 32, must be 0");
+#undef SPOILT
+    expect(model == untouched, "a refused call writes no model");
+    set_blocks();
+    expect(lw_model_create(&good.model, NULL, 1, &model) == LW_OK, "the config itself is good");
+    lw_kv_layout kv;
+    expect(lw_model_kv_layout(model, LW_I8, 0, &kv) == LW_OK, "it has a cache");
+    // Two slots, of the layer with an index: codes and scales of a key and a value, halves of an index key.
+    const uint64_t token = (uint64_t)a->n_kv_heads * (2 * DIM + 8) + 2 * DIM;
+    expect(kv.block_bytes == 2 * token * LW_BLOCK_TOKENS, "a token has an index key beside codes");
     lw_model_close(model);
 }
 

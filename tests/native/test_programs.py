@@ -37,6 +37,13 @@ def test_attention_equals_its_definition(programs: Path) -> None:
     assert int(output.split()[0]) >= 40
 
 
+def test_index_scores_equal_their_definition(programs: Path) -> None:
+    """Sums over heads and the largest product in a block, at all levels of this CPU."""
+    output = check(programs / "test_index")
+    assert output.splitlines()[-1].endswith(" 0 failed")
+    assert int(output.split()[-4]) >= 240
+
+
 def test_recurrences_equal_their_definition(programs: Path) -> None:
     """Convolutions, recurrences and gates of layers with a state, at all levels of this CPU."""
     output = check(programs / "test_recur")

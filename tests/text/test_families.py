@@ -19,6 +19,7 @@ from lanewise.text.answers.json_calls import (
     PHI,
 )
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.nested_calls import MINIMAX_M3
 from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
@@ -71,7 +72,7 @@ def test_published_templates(name, calls, thinking):
         ('{{ tools }}<|START_ACTION|>"tool_name"<|END_THINKING|>', COMMAND, COMMAND_THINK),
         ("{{ tools }}<tool_calls>[{</tool_calls></think>", HUNYUAN, THINK),
         ("{{ tools }}<minimax:tool_call></think>", MINIMAX, THINK),
-        ("{{ tools }}]<]minimax[>[<tool_call></mm:think>", GENERIC, MINIMAX_THINK),
+        ("{{ tools }}]<]minimax[>[<tool_call></mm:think>", MINIMAX_M3, MINIMAX_THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "```json</think>", DEEPSEEK, THINK),
         ("{{ tools }}" + DEEPSEEK.begin + "</think>", DEEPSEEK_V31, THINK),
         (DEEPSEEK.begin + "```json", GENERIC, None),  # only what was called is shown

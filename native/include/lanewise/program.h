@@ -87,6 +87,14 @@ typedef struct lw_attention_config {
     uint32_t index_topk;   // at most 2^20; 0 = a query sees all tokens, and the layer has no index
     uint32_t index_heads;  // at most 256; 0: the tokens are those that the last layer before with index_heads chose
     uint32_t index_dim;    // even, rope_dim to 512; 0 without index_heads
+    // Of plain heads (MiniMax M3), if index_block is above 0: index_topk tokens are whole blocks of as many, and each index
+    // head chooses for n_kv_heads / index_heads KV heads. Always seen are the query's own block, up to the query, and
+    // index_local - 1 before it; of the blocks before these, those of the largest scores. k is RMSNorm(LW_INDEX_KEY x), q
+    // the RMSNorm of a head's part of LW_INDEX_QUERY x, with rms_norm_eps; `rope` rotates both as heads. The score of a
+    // query and a block is the largest q . k of its tokens. There is no LW_INDEX_WEIGHTS and no LW_INDEX_KEY_NORM_BIAS.
+    // Not with latent_rank, window, chunk, both_ways, shares_kv, alibi or distances.
+    uint32_t index_block;  // a multiple of 32, at most 4096, that divides index_topk; 0 = tokens are chosen
+    uint32_t index_local;  // 1 to index_topk / index_block; 0 without index_block
 } lw_attention_config;
 
 // Layers that keep a state of each sequence instead of its keys and values. All are recurrences over the tokens in

@@ -116,9 +116,10 @@ typedef enum lw_role {
     LW_PATCHES_INPUT_NORM_BIAS = 92,
     LW_PATCHES_NORM_BIAS = 93,  // (1, hidden_size), where norms have biases
     // Experts with a latent_size, L, once per layer:
-    LW_EXPERTS_IN = 94,      // (L, hidden_size)
-    LW_EXPERTS_OUT = 95,     // (hidden_size, L)
-    LW_INDEX_QUERY = 96,     // (index_heads * index_dim, query_rank), of layers with index_heads, and all below
+    LW_EXPERTS_IN = 94,   // (L, hidden_size)
+    LW_EXPERTS_OUT = 95,  // (hidden_size, L)
+    // (index_heads * index_dim, query_rank; hidden_size with an index_block), of layers with index_heads, and all below
+    LW_INDEX_QUERY = 96,
     LW_INDEX_KEY = 97,       // (index_dim, hidden_size)
     LW_INDEX_KEY_NORM = 98,  // (1, index_dim)
     LW_INDEX_KEY_NORM_BIAS = 99,
@@ -147,7 +148,8 @@ typedef enum lw_role {
     LW_HEAD_EMBEDDING = 118,    // (vocab_size, hidden_size)
     LW_HEAD_RETURN = 119,       // (hidden_size, reader_size), of a head that reads the model's keys
     // Once per layer with an inner_norm.
-    LW_ATTN_INNER_NORM = 120,  // (1, n_heads * head_dim)
-    LW_FFN_INNER_NORM = 121,   // (1, size)
-    LW_ROLE_COUNT = 122
+    LW_ATTN_INNER_NORM = 120,   // (1, n_heads * head_dim)
+    LW_FFN_INNER_NORM = 121,    // (1, size)
+    LW_INDEX_QUERY_NORM = 122,  // (1, index_dim), of layers with an index_block
+    LW_ROLE_COUNT = 123
 } lw_role;

@@ -28,9 +28,11 @@ typedef struct lw_kv_view {
     size_t head_dim;
     size_t result_dim;          // values of a value, at most head_dim
     size_t key_dim, value_dim;  // both rounded up to LW_LANES; the padding is zero, undefined with codes
-    size_t index_dim;           // index keys [index_dim][32 tokens] lie where values would; 0 = none
-    lw_type type;               // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
-    bool latent;                // latent attention; never codes, and value_dim is a multiple of LW_LANES
+    // Index keys [index_dim][32 tokens] of a block lie at index_offset: where values would in latent attention, else behind
+    // all heads. Beside codes they are LW_F16.
+    size_t index_dim, index_offset;  // 0 = none
+    lw_type type;                    // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
+    bool latent;                     // latent attention; never codes, and value_dim is a multiple of LW_LANES
 } lw_kv_view;
 
 // Number of values of a key, and of a head's result before LW_LATENT_VALUES.
@@ -111,8 +113,10 @@ typedef struct lw_index_job {
     lw_tokens tokens;
     size_t heads;
     const float* q;        // [heads][index_dim]
-    const float* weights;  // [heads]
+    const float* weights;  // [heads]; not read by index_largest
     float* scores;         // [tokens, in whole blocks] of tokens.first and those after it
+    size_t together;       // of index_largest: tokens of one score, a multiple of 32 that divides tokens.first
+    size_t stride;         // of index_largest: the scores of head h begin at scores[h * stride]
     float* scratch;        // lw_index_scratch_floats(...)
 } lw_index_job;
 
@@ -225,6 +229,9 @@ typedef struct lw_lane_ops {
     // score = sum over the heads, one fma(weight, max(0, q . k), score) each, in order, from 0. q . k is one chain of
     // fma over the dimensions; NaN counts as 0.
     void (*index_scores)(const lw_index_job* job);
+    // Of each head and each `together` tokens, the largest q . k, one chain of fma as above; NaN if one of them is not
+    // finite.
+    void (*index_largest)(const lw_index_job* job);
     // y[c] = bias[c] + sum over taps t of weights[c][t] * x of row r - taps + 1 + t, in order, one fma each.
     void (*convolve)(const lw_convolve_job* job);
     // x[i] *= scale / sqrt(sum of squares + 1e-6), the sum over 16 lanes; n a multiple of 16.
@@ -278,7 +285,7 @@ static inline size_t lw_attention_state_floats(size_t rows, size_t value_dim) {
     return lw_align_floats(rows) + rows * (LW_LANES + value_dim);
 }
 
-// Floats of scratch that index_scores needs.
+// Floats of scratch that index_scores and index_largest need.
 static inline size_t lw_index_scratch_floats(size_t heads, size_t dim) { return (heads + 7) / 8 * 8 * dim; }
 
 // Floats of scratch that attention needs for one job of at most `tokens` query tokens: queries, one block of keys and

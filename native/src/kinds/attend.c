@@ -84,10 +84,12 @@ static void cut_tile(lw_tile* tile, const uint32_t* sees) {
 }
 
 // A query that sees more than index_topk tokens has a tile of its own.
-static void choose_tile(lw_tile* tile, uint32_t topk) {
+static void choose_tile(lw_tile* tile, const lw_attention_config* c) {
+    const uint32_t topk = c->index_topk, block = c->index_block;
     const uint32_t alike = tile->position < topk ? topk - tile->position : 1;
     if (tile->n_tokens > alike) tile->n_tokens = alike;
-    if (tile->position >= topk) tile->position = topk - 1;
+    if (tile->position < topk) return;
+    tile->position = block > 0 ? topk - block + tile->position % block : topk - 1;
 }
 
 // Jobs of the batch if each tile is cut into `jobs` jobs.
@@ -131,7 +133,7 @@ static void make_tiling(lw_session* s, const lw_batch* batch, lw_tiling* tiling)
             tile->position = s->b.position[row];
             tile->n_tokens = end - row < most ? end - row : most;
             if (c->chunk > 0) place_in_chunk(tile, c->chunk);
-            if (c->index_topk > 0) choose_tile(tile, c->index_topk);
+            if (c->index_topk > 0) choose_tile(tile, c);
             if (tiling->both_ways == 2 && batch->sees != NULL) cut_tile(tile, batch->sees + row);
             cost += cost_of(tile, tiling->window);
         }
@@ -274,6 +276,14 @@ static job_columns columns_of(const lw_attention_config* c, const lw_tiling* til
     return (job_columns){group, group * lw_key_dim(c), group * lw_result_dim(c)};
 }
 
+// The table of the blocks that a job sees.
+static const uint32_t* blocks_of(const lw_worker* w, const lw_attention_config* c, uint32_t group, const lw_tile* tile,
+                                 size_t number) {
+    const uint32_t* chosen = lw_chosen_blocks(w, c, tile->first_row, number);
+    if (chosen != NULL) return chosen;
+    return lw_block_table(w->s, w->step->batch, tile->sequence, group) + tile->chunk_start / LW_BLOCK_TOKENS;
+}
+
 // Job `number` of a tile.
 static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended of, const lw_tile* tile, size_t number) {
     const lw_layer* layer = &w->model->layers[index];
@@ -284,8 +294,7 @@ static lw_attention_job job_of(const lw_worker* w, uint32_t index, lw_attended o
     const size_t first = number * cols.group * (2 * (size_t)c->distances + 1);
     return (lw_attention_job){
         .kv = lw_kv_slot(&w->s->kv_of[index], place.slot),
-        .blocks =
-            lw_block_table(w->s, w->step->batch, tile->sequence, place.group) + tile->chunk_start / LW_BLOCK_TOKENS,
+        .blocks = blocks_of(w, c, place.group, tile, number),
         .kv_head = c->latent_rank > 0 ? 0 : number,
         .n_tokens = tile->n_tokens,
         .first_position = tile->position,

@@ -168,9 +168,9 @@ static bool has_attention(const lw_model_config* model, const lw_layer_config* l
 
 static bool are_tiled_alike(const lw_tiling* t, const lw_attention_config* c) {
     return t->window == c->window && t->heads->chunk == c->chunk && t->both_ways == c->both_ways &&
-           t->heads->index_topk == c->index_topk && t->heads->n_heads == c->n_heads &&
-           t->heads->n_kv_heads == c->n_kv_heads && lw_key_dim(t->heads) == lw_key_dim(c) &&
-           lw_result_dim(t->heads) == lw_result_dim(c);
+           t->heads->index_topk == c->index_topk && t->heads->index_block == c->index_block &&
+           t->heads->n_heads == c->n_heads && t->heads->n_kv_heads == c->n_kv_heads &&
+           lw_key_dim(t->heads) == lw_key_dim(c) && lw_result_dim(t->heads) == lw_result_dim(c);
 }
 
 // Finds the layer's tiling. A new one is added unless an earlier layer has the same window, direction and heads.
@@ -320,6 +320,7 @@ static void rotate_row(lw_worker* w, const lw_layer* layer, size_t row) {
     if (!c->shares_kv) make_keys_and_values(w, layer, row);
     const float scale = query_scale(c, w->b->position[row]);
     for (size_t i = 0; i < q_size; ++i) q[i] *= scale;
+    if (c->index_heads > 0) lw_make_index_row(w, layer, row);
     lw_charge_row(w, LW_OP_ROTATE, 2 * q_size + 3 * kv_size, 0);
 }
 

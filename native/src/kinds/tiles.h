@@ -12,8 +12,8 @@ typedef struct lw_tile {  // query tokens of one sequence that attention handles
     uint32_t sequence;
     uint32_t first_row;  // row of the batch
     uint32_t n_tokens;
-    // Position of the first token, but at most index_topk - 1 in layers with an index: a query that sees as many tokens
-    // as it may attends to a text of just these.
+    // Position of the first token, but below index_topk in layers with an index: a query that sees as many tokens as it
+    // may attends to a text of just these.
     uint32_t position;
     uint32_t chunk_start;  // in layers with a chunk: where the tile's chunk starts, and position is that in the chunk
     uint32_t length;       // tokens of the sequence if attention is bidirectional, else 0

@@ -54,6 +54,7 @@ typedef struct lw_layer {
     float *position_keys, *position_queries;            // [n_heads][head_dim][2 * distances + 1]
     float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
     float *index_key_norm, *index_key_norm_bias;        // [index_dim]
+    float* index_query_norm;                            // [index_dim]
     float* state_conv;                                  // [channels][taps]
     float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM
     float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]

@@ -103,7 +103,7 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_FFN_INNER_NORM);
+           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_INDEX_QUERY_NORM);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -163,6 +163,7 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_INDEX_KEY_NORM_BIAS,
                                       LW_INDEX_WEIGHTS,
                                       LW_INDEX_QUERY,
+                                      LW_INDEX_QUERY_NORM,
                                       LW_ATTN_Q,
                                       LW_ATTN_K,
                                       LW_ATTN_V,

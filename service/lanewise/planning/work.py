@@ -183,7 +183,8 @@ def _of_a_token_seen(attention: Attention) -> int:
     if attention.latent_rank:
         row = 2 * attention.latent_rank + attention.rope_dim
         return attention.n_heads * row + _of_a_token_scored(attention)
-    return attention.n_heads * (attention.head_dim + attention.output_dim)
+    both = attention.n_heads * (attention.head_dim + attention.output_dim)
+    return both + _of_a_token_scored(attention)
 
 
 def _of_a_token_scored(attention: Attention) -> int:

@@ -240,6 +240,31 @@ def choose(
             stored.margin = min(stored.margin, float((last - next_one) / np.abs(row).max()))
 
 
+def choose_blocks(
+    config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array, stored: Stored
+) -> None:
+    """Choose the blocks of tokens that queries see, for each KV head."""
+    assert c.rope is not None
+    rope, n, size = config.ropes[c.rope], len(x), c.index_block
+    eps = config.rms_norm_eps
+    q = (x @ own[Role.INDEX_QUERY].T).reshape(n, c.index_heads, c.index_dim)
+    q = turn(rope, rms(q, own[Role.INDEX_QUERY_NORM], eps))
+    keys = rms(x @ own[Role.INDEX_KEY].T, own[Role.INDEX_KEY_NORM], eps)
+    products = np.einsum("thd,sd->hts", q, turn(rope, keys[:, None])[:, 0])
+    chosen = np.ones((c.index_heads, n, n), bool)
+    for token in range(c.index_topk, n):
+        first = (token // size + 1 - c.index_local) * size
+        for head in range(c.index_heads):
+            scores = products[head, token, :first].reshape(-1, size).max(axis=1)
+            order, k = np.argsort(-scores, kind="stable"), c.index_topk // size - c.index_local
+            for block in order[k:]:
+                chosen[head, token, block * size : (block + 1) * size] = False
+            if k and scores[order[k - 1]] != scores[order[k]]:
+                margin = (scores[order[k - 1]] - scores[order[k]]) / np.abs(scores).max()
+                stored.margin = min(stored.margin, float(margin))
+    stored.chosen = np.repeat(chosen, c.n_kv_heads // c.index_heads, axis=0)
+
+
 def attention(
     config: ModelConfig,
     index: int,
@@ -272,9 +297,10 @@ def attention(
     if c.chunk:
         seen &= positions[None, :] // c.chunk == positions[:, None] // c.chunk
     if c.index_heads:
-        choose(config, c, own, x, stored)
+        (choose_blocks if c.index_block else choose)(config, c, own, x, stored)
+    of_heads = np.broadcast_to(seen, (k.shape[1], n, n))
     if c.index_topk and stored.chosen is not None:
-        seen &= stored.chosen
+        of_heads = of_heads & stored.chosen
     group = c.n_heads // k.shape[1]
     out = np.zeros((n, c.n_heads, v.shape[2]))
     for head in range(c.n_heads):
@@ -292,7 +318,7 @@ def attention(
             scores = scores + np.einsum("jd,dij->ij", k[:, head // group], of_query)
         elif c.distances:
             scores = scores + own[Role.ATTN_DISTANCES].reshape(c.n_heads, -1)[head][ahead]
-        scores = np.where(seen, scores, -np.inf)
+        scores = np.where(of_heads[head // group], scores, -np.inf)
         sink = own[Role.ATTN_SINKS][head] if c.sinks else -np.inf
         largest = np.maximum(scores.max(axis=1), sink)[:, None]
         terms = np.exp(scores - largest)

@@ -134,6 +134,13 @@ def shapes_of_attention(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]
     }
     if c.inner_norm:
         shapes[Role.ATTN_INNER_NORM] = (out,)
+    if c.index_block:
+        shapes |= {
+            Role.INDEX_QUERY: (c.index_heads * c.index_dim, hidden),
+            Role.INDEX_KEY: (c.index_dim, hidden),
+            Role.INDEX_QUERY_NORM: (c.index_dim,),
+            Role.INDEX_KEY_NORM: (c.index_dim,),
+        }
     if c.qkv_bias:
         shapes |= {Role.ATTN_Q_BIAS: (q,), Role.ATTN_K_BIAS: (kv,), Role.ATTN_V_BIAS: (of_values,)}
     if c.output_bias:

@@ -137,7 +137,7 @@ class Role(IntEnum):
     EXPERTS_IN = 94  # (latent_size, hidden_size)
     EXPERTS_OUT = 95  # (hidden_size, latent_size)
     # Of attention with index_heads.
-    INDEX_QUERY = 96  # (index_heads * index_dim, query_rank)
+    INDEX_QUERY = 96  # (index_heads * index_dim, query_rank, or hidden_size with an index_block)
     INDEX_KEY = 97  # (index_dim, hidden_size)
     INDEX_KEY_NORM = 98  # (index_dim,)
     INDEX_KEY_NORM_BIAS = 99
@@ -168,6 +168,7 @@ class Role(IntEnum):
     # Of layers with an inner_norm.
     ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
     FFN_INNER_NORM = 121  # (size,)
+    INDEX_QUERY_NORM = 122  # (index_dim,), of layers with an index_block
 
 
 @dataclass(frozen=True)

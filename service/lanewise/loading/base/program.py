@@ -97,13 +97,15 @@ class Attention:
     query_rank: int = 0  # queries go through a projection of this size and a norm; 0: directly
     latent_eps: float = 0.0  # of both norms, and of the norm of index keys
     # Sparse attention (DeepSeek V3.2), if index_topk is above 0: a query attends to the index_topk
-    # tokens of the largest index scores, the first ones of equal scores. A score is the sum over
-    # index heads of w * max(0, q . k): k the LayerNorm of a projection of the token's input, q a
-    # projection of what queries read, RoPE on the first rope_dim values of both, w a projection of
-    # the query's input. With 0 index heads the tokens are those of the last layer before with any.
+    # tokens of the largest index scores, the first ones of equal scores; program.h says what these
+    # are. With 0 index heads the tokens are those of the last layer before with any.
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
+    # Of plain heads (MiniMax M3): whole blocks of so many tokens are chosen, by the largest q . k in
+    # each, for each index head's share of the KV heads. index_local blocks are seen always.
+    index_block: int = 0
+    index_local: int = 0
 
     @property
     def turning(self) -> int:

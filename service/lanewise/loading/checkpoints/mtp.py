@@ -111,5 +111,7 @@ def _head_layer(config: ModelConfig) -> Layer:
     """
     layer = [one for one in config.layers if one.attention is not None][-1]
     assert layer.attention is not None
-    attention = replace(layer.attention, index_topk=0, index_heads=0, index_dim=0)
+    attention = replace(
+        layer.attention, index_topk=0, index_heads=0, index_dim=0, index_block=0, index_local=0
+    )
     return replace(layer, attention=attention, state=None, mtp=True)

@@ -87,11 +87,34 @@ class Readers(NamedTuple):
     other: PropertySchema
 
     @classmethod
+    def of_items(cls, schema: PropertySchema) -> PropertySchema:
+        """What the items of an array are read by."""
+        try:
+            forms = [p for p in alternatives(schema.schema, schema.root) if "array" in types_of(p)]
+        except GrammarError:
+            forms = []
+        found = [
+            together([part["items"] for part in parts if isinstance(part.get("items"), Mapping)])
+            if any(isinstance(part.get("items"), Mapping) for part in parts)
+            else True
+            for parts in forms
+        ]
+        return PropertySchema(_any_of(found or [True]), schema.root)
+
+    @classmethod
     def of(cls, parameters: Parameters) -> Readers:
         """The readers of a function. If its schema is none, all values are of any type."""
         try:
             schema = {**argument_schema(parameters), "x-guidance": COERCED}
-            forms = object_forms(schema, schema)
+        except GrammarError:
+            return cls({}, PropertySchema(True))
+        return cls.of_schema(PropertySchema(schema, schema))
+
+    @classmethod
+    def of_schema(cls, schema: PropertySchema) -> Readers:
+        """The readers of an object's properties. If none has the schema, they are of any type."""
+        try:
+            forms = object_forms(schema.schema, schema.root)
         except GrammarError:
             return cls({}, PropertySchema(True))
         schemas: dict[str, list[Any]] = {}
@@ -101,8 +124,9 @@ class Readers(NamedTuple):
                 schemas.setdefault(key, []).append(one)
             others += [one for _, one in form.patterns]
             others += [] if form.other is False else [form.other]
-        made = {key: PropertySchema(_any_of(some), schema) for key, some in schemas.items()}
-        return cls(made, PropertySchema(_any_of(others or [True]), schema))
+        root = schema.root
+        made = {key: PropertySchema(_any_of(some), root) for key, some in schemas.items()}
+        return cls(made, PropertySchema(_any_of(others or [True]), root))
 
     def find(self, name: str) -> PropertySchema:
         """What a property is read by."""

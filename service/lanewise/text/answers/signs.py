@@ -26,6 +26,7 @@ from lanewise.text.answers.json_calls import (
     PYTHON_TAG,
 )
 from lanewise.text.answers.named_calls import MISTRAL_NAMED, MISTRAL_WITH_IDS
+from lanewise.text.answers.nested_calls import MINIMAX_M3
 from lanewise.text.answers.python_calls import LFM2, OLMO
 from lanewise.text.answers.sectioned_calls import DEEPSEEK, DEEPSEEK_V31, KIMI
 from lanewise.text.answers.tagged_calls import GLM, GLM_TIGHT, MINIMAX, QWEN3_CODER, SEED
@@ -67,8 +68,8 @@ def call_format(text: str) -> CallFormat:
         return HUNYUAN
     if "<seed:tool_call>" in text:
         return SEED
-    if "]<]minimax[>[" in text:  # MiniMax M3: tags named as parameters, values in tags of their own
-        return GENERIC
+    if MINIMAX_M3.mark in text:
+        return MINIMAX_M3
     if "<tool_call>" in text:
         if "<arg_key>" in text:
             return GLM_TIGHT if "</arg_key><arg_value>" in text else GLM

@@ -22,12 +22,15 @@ WORDS = {"null": ["null"], "boolean": ["true", "false"]}
 class TextValues:
     """Makes the rules of one grammar's values, each with the tag that ends it.
 
-    ``free`` is the rule of any text with its end, and ``tag`` what no text has in it.
+    ``free`` is the rule of any text with its end, and ``tag`` what no text has in it. Names of
+    rules begin with ``prefix``.
     """
 
-    def __init__(self, end: str, tag: str, free: str, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, end: str, tag: str, free: str, tokenizer: Tokenizer, prefix: str = "text"
+    ) -> None:
         self._end, self._free = symbols(end, tokenizer), free
-        self._strings = StringRules("text", end, tag, tokenizer)
+        self._strings = StringRules(prefix, end, tag, tokenizer)
 
     @property
     def rules(self) -> list[str]:

@@ -54,6 +54,16 @@ class PropertySchema:
         self.grammar = TextGrammar.of(schema)
 
     @property
+    def schema(self) -> Any:
+        """The schema itself."""
+        return self._schema
+
+    @property
+    def root(self) -> Mapping[str, Any]:
+        """The schema that it is a part of."""
+        return self._root
+
+    @property
     def is_text(self) -> bool:
         """Whether any value is a string, so that text needs no reading."""
         return self.types == {"string"}
