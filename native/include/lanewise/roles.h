@@ -149,5 +149,27 @@ typedef enum lw_role {
     // Once per layer with an inner_norm.
     LW_ATTN_INNER_NORM = 120,  // (1, n_heads * head_dim)
     LW_FFN_INNER_NORM = 121,   // (1, size)
-    LW_ROLE_COUNT = 122
+    // Attention to shared rows, once per layer; D: head_dim, I: index_dim, twice as many with `overlap`.
+    LW_COMPRESS_ROWS = 122,       // (D, hidden_size), of layers with `compress`, M, and the next three
+    LW_COMPRESS_GATE = 123,       // (D, hidden_size)
+    LW_COMPRESS_POSITIONS = 124,  // (1, M * D): D values for each token of an entry
+    LW_COMPRESS_NORM = 125,       // (1, head_dim)
+    LW_INDEX_ROWS = 126,          // (I, hidden_size), of layers with index_heads, and the next three
+    LW_INDEX_GATE = 127,          // (I, hidden_size)
+    LW_INDEX_POSITIONS = 128,     // (1, M * I)
+    LW_INDEX_NORM = 129,          // (1, index_dim)
+    LW_ATTN_GROUPS = 130,         // (output_groups * output_rank, n_heads * head_dim / output_groups)
+    // Models with hyper_streams, N, once per layer. Matrices are F32, F16 or BF16.
+    LW_HYPER_ATTN = 131,        // (N * (N + 2), N * hidden_size)
+    LW_HYPER_ATTN_BASE = 132,   // (1, N * (N + 2))
+    LW_HYPER_ATTN_SCALE = 133,  // (1, 3)
+    LW_HYPER_FFN = 134,         // the same
+    LW_HYPER_FFN_BASE = 135,
+    LW_HYPER_FFN_SCALE = 136,
+    LW_ROUTER_TABLE = 137,  // (1, vocab_size * n_used), of layers whose router looks tokens up: numbers of experts
+    // Once per model:
+    LW_HYPER_HEAD = 138,        // (N, N * hidden_size), F32, F16 or BF16
+    LW_HYPER_HEAD_BASE = 139,   // (1, N)
+    LW_HYPER_HEAD_SCALE = 140,  // (1, 1)
+    LW_ROLE_COUNT = 141
 } lw_role;

@@ -22,6 +22,7 @@ static lw_status check_index(const lw_model_config* model, uint32_t layer) {
     const lw_layer_config* l = &model->layers[layer];
     const lw_attention_config* c = &l->attention;
     const lw_place at = lw_place_of_layer(layer, "");
+    if (c->shared_rows) return LW_OK;  // checked in shared.c
     const bool may = c->latent_rank > 0 && c->query_rank > 0 && c->window == 0 && !l->mtp;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_topk", c->index_topk, 0, may ? 1 << 20 : 0));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_heads", c->index_heads, 0, c->index_topk > 0 ? 256 : 0));
@@ -34,16 +35,16 @@ static lw_status check_index(const lw_model_config* model, uint32_t layer) {
 
 static lw_tensor_spec index_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
     const lw_attention_config* c = &l->attention;
-    const bool here = c->index_heads > 0;
+    const bool here = c->index_heads > 0, of_tokens = here && !c->shared_rows;
     switch (role) {
         case LW_INDEX_QUERY:
             return LW_MATRIX(index_query, "index queries", c->index_heads * c->index_dim, c->query_rank, here);
         case LW_INDEX_KEY:
-            return LW_MATRIX(index_key, "index key", c->index_dim, model->hidden_size, here);
+            return LW_MATRIX(index_key, "index key", c->index_dim, model->hidden_size, of_tokens);
         case LW_INDEX_KEY_NORM:
-            return LW_VECTOR(index_key_norm, "norm of the index key", c->index_dim, here);
+            return LW_VECTOR(index_key_norm, "norm of the index key", c->index_dim, of_tokens);
         case LW_INDEX_KEY_NORM_BIAS:
-            return LW_VECTOR(index_key_norm_bias, "norm of the index key, bias", c->index_dim, here);
+            return LW_VECTOR(index_key_norm_bias, "norm of the index key, bias", c->index_dim, of_tokens);
         case LW_INDEX_WEIGHTS:
             return LW_MATRIX(index_weights, "weights of index heads", c->index_heads, model->hidden_size, here);
         default:
@@ -53,7 +54,7 @@ static lw_tensor_spec index_tensor(const lw_model_config* model, const lw_layer_
 
 static bool has_index(const lw_model_config* model, const lw_layer_config* layer) {
     (void)model;
-    return layer->attention.index_heads > 0;
+    return layer->attention.index_heads > 0 && !layer->attention.shared_rows;
 }
 
 typedef struct index_own {
@@ -122,8 +123,7 @@ static uint32_t key_of(float score) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Writes the indices of the k largest of n scores, ascending; of equal scores the first ones. k is below n.
-static void choose_largest(const float* scores, size_t n, size_t k, uint32_t* out) {
+void lw_choose_largest(const float* scores, size_t n, size_t k, uint32_t* out) {
     enum { PARTS = 3, BITS = 11, BINS = 1 << BITS };
     uint32_t kth = 0, known = 0;  // the bits of the k-th largest key that are known
     size_t left = k;              // as many keys that equal it so far are among the k largest
@@ -170,7 +170,7 @@ static void score_tokens(lw_worker* w, const lw_layer* layer, uint32_t index, si
 
 static void choose_of_row(lw_worker* w, const lw_attention_config* c, size_t row, const float* scores) {
     index_own* own = of(w->s);
-    choose_largest(scores, w->b->position[row] + 1, c->index_topk, own->chosen + row * own->topk);
+    lw_choose_largest(scores, w->b->position[row] + 1, c->index_topk, own->chosen + row * own->topk);
     lw_charge_row(w, LW_OP_ATTENTION, 4 * ((size_t)w->b->position[row] + 1), 0);
 }
 

@@ -17,4 +17,7 @@ void lw_choose_tokens(lw_worker* w, const lw_layer* layer, uint32_t index);
 // The tokens that row `row` has chosen, [index_topk] and ascending; NULL if it sees all tokens up to its own.
 const uint32_t* lw_chosen_tokens(const lw_worker* w, const lw_attention_config* c, size_t row);
 
+// Writes the indices of the k largest of n scores, ascending; of equal scores the first ones. k is below n.
+void lw_choose_largest(const float* scores, size_t n, size_t k, uint32_t* out);
+
 #endif

@@ -168,6 +168,28 @@ class Role(IntEnum):
     # Of layers with an inner_norm.
     ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
     FFN_INNER_NORM = 121  # (size,)
+    # Of attention to shared rows that makes entries of M tokens; twice the rows with ``overlap``.
+    COMPRESS_ROWS = 122  # (head_dim, hidden_size)
+    COMPRESS_GATE = 123  # (head_dim, hidden_size)
+    COMPRESS_POSITIONS = 124  # (M * head_dim,)
+    COMPRESS_NORM = 125  # (head_dim,)
+    INDEX_ROWS = 126  # (index_dim, hidden_size)
+    INDEX_GATE = 127  # (index_dim, hidden_size)
+    INDEX_POSITIONS = 128  # (M * index_dim,)
+    INDEX_NORM = 129  # (index_dim,)
+    ATTN_GROUPS = 130  # (output_groups * output_rank, n_heads * head_dim / output_groups)
+    # Of models with hyper_streams, N. In every layer:
+    HYPER_ATTN = 131  # (N * (N + 2), N * hidden_size)
+    HYPER_ATTN_BASE = 132  # (N * (N + 2),)
+    HYPER_ATTN_SCALE = 133  # (3,)
+    HYPER_FFN = 134
+    HYPER_FFN_BASE = 135
+    HYPER_FFN_SCALE = 136
+    ROUTER_TABLE = 137  # (vocab_size * n_used,), of experts that are looked up
+    # Once per model:
+    HYPER_HEAD = 138  # (N, N * hidden_size)
+    HYPER_HEAD_BASE = 139  # (N,)
+    HYPER_HEAD_SCALE = 140  # (1,)
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,7 @@ def _faults(config: ModelConfig) -> Iterable[str]:
             "inner_norm": any(_has_inner_norm(layer) for layer in config.layers),
             "embedding_norm": config.embedding_norm,
             "n_streams": config.n_streams > 0,
+            "hyper_streams": config.hyper_streams > 0,
         }.items():
             if here:
                 yield f"residual_scale is {config.residual_scale}; 1 is needed beside {name}"
