@@ -1,13 +1,14 @@
-// Entries of attention to shared rows: rows made of several tokens each, which queries see besides their window.
+// Rows made of several tokens each, which queries of attention to shared rows see besides their window.
 //
 // What entries are made of lies beside the token's row in the cache, and an entry lies with the block of its last token.
 // So an entry depends on the text alone: it is made of what the cache has, whichever step has stored it there.
+#include "kinds/entries.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "kernels/half.h"
 #include "kinds/index.h"
-#include "kinds/shared.h"
 #include "kv_cache.h"
 #include "ops/math.h"
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/observe.h"
+#include "kinds/entries.h"
 #include "kinds/stacked.h"
 #include "kinds/tiles.h"
 #include "kv_cache.h"
@@ -161,14 +162,6 @@ static size_t shared_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_
         found[n++] = (lw_mixer_input){&layer->index_weights, own->index_weights, LW_ADAPTED_COUNT};
     }
     return n;
-}
-
-void lw_turn_pairs(float* x, const float* cosine, const float* sine, size_t half, float sign) {
-    for (size_t i = 0; i < half; ++i) {
-        const float a = x[2 * i], b = x[2 * i + 1], s = sine[i] * sign;
-        x[2 * i] = a * cosine[i] - b * s;
-        x[2 * i + 1] = b * cosine[i] + a * s;
-    }
 }
 
 // Turns the last rope_dim values of each of some heads by a row's angles.

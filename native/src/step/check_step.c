@@ -1,8 +1,8 @@
 // Checks of a step's arguments. All checks come before anything is run or written.
 #include <string.h>
 
+#include "kinds/entries.h"
 #include "kinds/index.h"
-#include "kinds/shared.h"
 #include "status.h"
 #include "step/run.h"
 
