@@ -7,7 +7,6 @@
 #include "kinds/attend.h"
 #include "kinds/index.h"
 #include "kinds/latent.h"
-#include "kinds/shared.h"
 #include "kinds/stages.h"
 #include "ops/math.h"
 
@@ -391,10 +390,7 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
 
 static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const bool latent = layer->config.attention.latent_rank > 0;
-    if (layer->config.attention.shared_rows) {
-        lw_mix_shared(w, layer, index);
-        return;
-    }
+    if (layer->config.attention.shared_rows) return;  // shared.c
     if (latent) lw_make_latent_queries(w, layer);
     rotate_and_store(w, layer, index, true);
     if (layer->config.attention.index_heads > 0) lw_choose_tokens(w, layer, index);
@@ -410,16 +406,12 @@ static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
 void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index) { rotate_and_store(w, layer, index, false); }
 
 static void keep_attention(lw_worker* w, const lw_layer* layer) {
-    const lw_attention_config* c = &layer->config.attention;
-    const size_t cols = c->shared_rows ? (size_t)c->n_heads * c->head_dim : layer->attn_output.cols;
+    const size_t cols = layer->config.attention.shared_rows ? layer->q.rows : layer->attn_output.cols;
     lw_keep_rows(lw_attention_of(w->s)->attn, cols, w->step->batch);
 }
 
 static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    if (layer->config.attention.shared_rows) {
-        lw_add_shared(w, layer, index);
-        return;
-    }
+    if (layer->config.attention.shared_rows) return;
     const lw_activations values = attention_values(w, layer, lw_attend_makes_codes(w, index));
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));

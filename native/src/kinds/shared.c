@@ -1,8 +1,6 @@
 // Attention to shared rows: one row of a token is the key and the value of all heads. A query sees the rows of its
 // window, and entries made of several tokens each (entries.c). All that it sees is listed first, and attended to as a
 // text of just these rows: so no bit depends on how a prompt is cut.
-#include "kinds/shared.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -292,7 +290,7 @@ static void attend(lw_worker* w, const lw_layer* layer, uint32_t index) {
     lw_end_phase(w, LW_OP_ATTENTION);
 }
 
-void lw_mix_shared(lw_worker* w, const lw_layer* layer, uint32_t index) {
+static void mix_shared(lw_worker* w, const lw_layer* layer, uint32_t index) {
     make_queries(w, layer);
     make_rows(w, layer, index);
     if (layer->config.attention.compress > 0) lw_make_entries(w, layer, index);
@@ -300,7 +298,7 @@ void lw_mix_shared(lw_worker* w, const lw_layer* layer, uint32_t index) {
     attend(w, layer, index);
 }
 
-void lw_add_shared(lw_worker* w, const lw_layer* layer, uint32_t index) {
+static void add_shared(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const lw_attention_config* c = &layer->config.attention;
     const lw_shared_own* own = lw_shared_of(w->s);
     const size_t inputs = layer->attn_groups.cols, all = layer->attn_output.cols, hidden = w->c->hidden_size;
@@ -342,4 +340,6 @@ const lw_kind lw_kind_shared = {.check = check_shared,
                                 .own_bytes = sizeof(lw_shared_own),
                                 .widen = widen_shared,
                                 .take = take_shared,
-                                .inputs = shared_inputs};
+                                .inputs = shared_inputs,
+                                .mix = mix_shared,
+                                .add = add_shared};

@@ -13,7 +13,8 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.names import HF, TENSOR_NAMES, is_vector
-from lanewise.loading.base.program import GatedDelta, ModelConfig
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.recurrences import GatedDelta
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.families.table import family_named
 from lanewise.loading.files.rearranging import Rearranged, Rows

@@ -50,7 +50,6 @@ MUST_BE = {
     "n_group": (1, None),
     "topk_group": (1, None),
 }
-HARMLESS = ("router_jitter_noise", "num_nextn_predict_layers", "expert_dtype")
 INTEGERS = {"I32": "<i4", "I64": "<i8"}
 # Roles of a layer and their other names.
 OF_LAYER: Mapping[Role, Sequence[str]] = {
@@ -308,4 +307,4 @@ def take_table(tensors: Rearranged, name: str) -> None:
     tensors.out[name] = replace(source, shape=shape, type=TensorType.F32, data=data)
 
 
-FAMILY = Family(NAME, program, hf_tensors=hf_tensors, gguf_is_usual=False, harmless=HARMLESS)
+FAMILY = Family(NAME, program, hf_tensors=hf_tensors, gguf_is_usual=False)

@@ -15,14 +15,16 @@ from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import (
     FFN_KINDS,
     POOLINGS,
-    STATE_KINDS,
     Attention,
     Experts,
     Gated,
     Layer,
     ModelConfig,
-    Recurrence,
     Rope,
+)
+from lanewise.loading.base.recurrences import (
+    STATE_KINDS,
+    Recurrence,
     Ssd,
 )
 from lanewise.native.library import Native, NativeError, native
