@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from family_models import family_model, write_case, write_model
+from lanewise.loading.adapters.lora import open_adapter
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.families.table import gguf_family
 from lanewise_quantizer.fit.source import Source
+from lora_files import lora_config, write_adapter
 from published_configs import CASES
 from raw_safetensors import write_raw
 from scaled_by_others import value_of
@@ -192,6 +194,18 @@ def test_what_is_not_computed_is_refused(
 ) -> None:
     with pytest.raises(ModelFileError, match=error):
         open_checkpoint(write_case(NAME, tmp_path / "m", **changes))
+
+
+@pytest.mark.parametrize(("name", "rows", "cols"), [("o_proj", 64, 64), ("q_proj", 128, 24)])
+def test_adapters_of_attention_are_refused(name: str, rows: int, cols: int, tmp_path: Path) -> None:
+    prefix = f"base_model.model.model.layers.1.self_attn.{name}.lora_"
+    shapes = {"A": (2, cols), "B": (rows, 2)}
+    tensors = {f"{prefix}{part}.weight": np.ones(s, np.float32) for part, s in shapes.items()}
+    adapter = write_adapter(tmp_path / "adapter", tensors, lora_config(2, 4))
+    with open_checkpoint(write_case(NAME, tmp_path / "hf")) as checkpoint:
+        config = checkpoint.config
+    with pytest.raises(ModelFileError, match=f"{name} is not supported; accepted for layer 1 are"):
+        open_adapter(adapter, config)
 
 
 def test_gguf_files_are_refused_with_the_reason() -> None:
