@@ -4,25 +4,23 @@
 
 #include "kernels/half.h"
 
-static size_t element_bytes(lw_type type) { return lw_kv_codes(type) ? 1 : type == LW_F16 ? 2 : 4; }
-
-// What index keys lie in beside keys and values of a type.
-static lw_type index_type(lw_type type) { return lw_kv_codes(type) ? LW_F16 : type; }
+// What is stored beside keys and values of a type.
+static lw_type beside_type(lw_type type) { return lw_kv_codes(type) ? LW_F16 : type; }
 
 void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_blocks, lw_kv_cache* out) {
-    const bool latent = config->latent_rank > 0;
+    const bool latent = config->latent_rank > 0 || config->shared_rows;
     const size_t head_dim = lw_key_dim(config), value_dim = lw_round_up(lw_result_dim(config), LW_LANES);
     // 8-bit codes are multiplied in groups of four dimensions or tokens, so keys are padded like values.
     const size_t padded = lw_round_up(head_dim, LW_LANES), key_dim = lw_kv_codes(type) ? padded : head_dim,
                  scales = lw_kv_codes(type) ? 2 * sizeof(float) : 0;
     // Bytes of a token's key and value. Packed values are padded to pairs of lanes.
-    const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * element_bytes(type),
+    const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * lw_kv_element(type),
                  value_bytes = latent                     ? 0
                                : lw_kv_packs_values(type) ? lw_value_pairs(value_dim) * LW_LANES
-                                                          : value_dim * element_bytes(type);
+                                                          : value_dim * lw_kv_element(type);
     const size_t head_bytes = LW_BLOCK_TOKENS * (key_bytes + value_bytes + scales),
                  of_heads = head_bytes * config->n_kv_heads,
-                 index_bytes = LW_BLOCK_TOKENS * config->index_dim * element_bytes(index_type(type));
+                 index_bytes = LW_BLOCK_TOKENS * lw_beside_dim(config) * lw_kv_element(beside_type(type));
     *out = (lw_kv_cache){.type = type,
                          .n_blocks = n_blocks,
                          .n_kv_heads = config->n_kv_heads,
@@ -30,7 +28,7 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
                          .result_dim = lw_result_dim(config),
                          .key_dim = padded,
                          .value_dim = value_dim,
-                         .index_dim = config->index_dim,
+                         .index_dim = lw_beside_dim(config),
                          .index_offset = of_heads,
                          .latent = latent,
                          .value_offset = LW_BLOCK_TOKENS * key_bytes,
@@ -107,7 +105,7 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
     const lw_kv_view view = lw_kv_slot(cache, slot);
     uint8_t* head = (uint8_t*)cache->block.data + slot * cache->slot_bytes + block * cache->block_bytes + cache->offset;
     bool finite = true;
-    write_keys(index_type(cache->type), head + cache->index_offset, offset, rows.index, rows.n, cache->index_dim,
+    write_keys(beside_type(cache->type), head + cache->index_offset, offset, rows.index, rows.n, cache->index_dim,
                cache->index_dim);
     if (cache->latent) {
         write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);

@@ -8,7 +8,14 @@ import pytest
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.drafting_heads import Taps
-from lanewise.loading.base.program import Experts, Gated, GatedDelta, Layer, ModelConfig, Rope
+from lanewise.loading.base.program import (
+    Experts,
+    Gated,
+    Layer,
+    ModelConfig,
+    Rope,
+)
+from lanewise.loading.base.recurrences import GatedDelta
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session, usable_levels
 from latent_programs import with_latent_layers

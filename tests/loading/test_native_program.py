@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from family_models import write_case
-from lanewise.loading.base import program
+from lanewise.loading.base import program, recurrences
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.names import ORDERS, is_vector
@@ -37,9 +37,9 @@ OTHERWISE = {
 STRUCTS = {
     program.Rope: "lw_rope",
     program.Attention: "lw_attention_config",
-    program.ShortConv: "lw_state_config",
-    program.GatedDelta: "lw_state_config",
-    program.Ssd: "lw_state_config",
+    recurrences.ShortConv: "lw_state_config",
+    recurrences.GatedDelta: "lw_state_config",
+    recurrences.Ssd: "lw_state_config",
     program.Gated: "lw_ffn_config",
     program.Plain: "lw_ffn_config",
     program.Experts: "lw_ffn_config",
@@ -117,7 +117,7 @@ def with_attention(**changes: object) -> program.ModelConfig:
         (tiny(per_layer_size=8, residual_scale=0.5), "residual_scale is 0.5; 1 is needed beside"),
         (tiny(norm="layer", per_layer_size=8), "per_layer_size is 8, must be 0"),
         (
-            dataclasses.replace(with_layer(state=program.ShortConv(3)), norm="layer"),
+            dataclasses.replace(with_layer(state=recurrences.ShortConv(3)), norm="layer"),
             "layer 1 state: kind is 1, must be 0",
         ),
         (

@@ -15,7 +15,15 @@ from gguf_states import REORDERED
 from lanewise.loading.adapters.lora import open_adapter
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.formats import TensorType
-from lanewise.loading.base.program import GatedDelta, Layer, ModelConfig, ShortConv, Ssd
+from lanewise.loading.base.program import (
+    Layer,
+    ModelConfig,
+)
+from lanewise.loading.base.recurrences import (
+    GatedDelta,
+    ShortConv,
+    Ssd,
+)
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.files.rearranging import Rearranged, to_f32

@@ -245,6 +245,13 @@ static void test_layers(void) {
     SPOILT(c->logit_softcap = NAN, "logit_softcap is nan");
     SPOILT((c->n_streams = 3, c->laurel_rank = 4, c->per_layer_size = 8), "n_streams is 3, and layer 0 must have");
     SPOILT(c->laurel_rank = 4, "laurel_rank is 4, must be 0");
+    SPOILT((c->hyper_streams = 3, c->hyper_iterations = 2), "hyper_streams is 3, and layer 0 must have attention to");
+    SPOILT(c->hyper_iterations = 2, "hyper_iterations is 2, must be 0");
+    SPOILT(c->hyper_eps = 0.5F, "hyper_eps is 0.5, must be 0 to 0");
+    SPOILT(good.layers[1].attention.shared_rows = 1, "layer 1: query_rank is 0, must be 1 to");
+    SPOILT(good.layers[1].attention.compress = 4, "layer 1: compress is 4, must be 0");
+    SPOILT(good.layers[1].attention.output_rank = 32, "layer 1: output_rank is 32, must be 0");
+    SPOILT((f->activation = LW_LIMITED, f->limit = 0), "layer 1 FFN: limit is 0, must be 0.001 to");
     SPOILT(f->cutoff = 1, "layer 1 FFN: cutoff is 1, must be 0 to 0");
     SPOILT(c->per_layer_rows = 4, "per_layer_rows is 4, must be 0");
     SPOILT(c->per_layer_projected = 1, "per_layer_projected is 1, must be 0");
@@ -260,7 +267,7 @@ static void test_layers(void) {
     SPOILT(f->shared_size = 1, "shared_size 1");
     SPOILT(f->weighs_inputs = f->bias = 1, "layer 1 FFN: weighs_inputs is 1, must be 0");
     SPOILT(f->bias = 2, "layer 1 FFN: bias is 2");
-    SPOILT(f->activation = (lw_activation)10, "layer 1 FFN: activation is 10");
+    SPOILT(f->activation = (lw_activation)11, "layer 1 FFN: activation is 11");
     SPOILT(f->shared_limit = 1, "layer 1 FFN: shared_limit is 1, must be 0");
     SPOILT(f->activation = LW_CLAMPED, "layer 1 FFN: limit is 0");
     SPOILT(f->activation = LW_XIELU, "layer 1 FFN: activation is 8");
@@ -277,7 +284,7 @@ static void test_layers(void) {
     SPOILT(f->n_experts = 9, "9 experts do not make 4 equal groups");
     SPOILT(f->n_used = 5, "layer 1 FFN: n_used is 5, must be 1 to 4");
     SPOILT(f->groups_used = 5, "layer 1 FFN: groups_used is 5");
-    SPOILT(f->router = (lw_router_kind)3, "layer 1 FFN: router is 3");
+    SPOILT(f->router = (lw_router_kind)4, "layer 1 FFN: router is 4");
     SPOILT(f->scale = 0, "layer 1 FFN: scale is 0");
     SPOILT(f->divisor_least = -1, "layer 1 FFN: divisor_least is -1");
     SPOILT(f->kind = LW_FFN_GATED, "layer 1 FFN: n_experts is 8, must be 0");

@@ -12,7 +12,14 @@ from family_models import write_case
 from lanewise.engine.base.config import SchedulerConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.host import MIB, MemoryLimit
-from lanewise.loading.base.program import Attention, Gated, GatedDelta, Layer, ModelConfig, Rope
+from lanewise.loading.base.program import (
+    Attention,
+    Gated,
+    Layer,
+    ModelConfig,
+    Rope,
+)
+from lanewise.loading.base.recurrences import GatedDelta
 from lanewise.planning.memory import plan_memory
 from lanewise.runtime import BLOCK_TOKENS, Batch, Model, Session
 from lanewise.server import opening

@@ -88,9 +88,17 @@ def family_model(name: str) -> FamilyModel:
 def model_of(name: str, written: Mapping[str, Any]) -> FamilyModel:
     """Return a model of the config and the shapes of tensors that transformers writes."""
     tensors = {key: values_of(key, tuple(shape)) for key, shape in written["tensors"].items()}
+    for key in [key for key in tensors if key.endswith(".tid2eid")]:
+        tensors[key] = experts_of_tokens(tensors[key].shape, written["config"]["n_routed_experts"])
     for key in [key for key in tensors if key.endswith(".weight_scale")]:
         make_ternary(tensors, key.removesuffix("_scale"), written["config"])
     return FamilyModel(name, written["config"], tensors)
+
+
+def experts_of_tokens(shape: tuple[int, ...], n: int) -> NDArray[np.int64]:
+    """Return numbers of experts that a router looks up: different ones for each token."""
+    token, place = np.arange(shape[0])[:, None], np.arange(shape[1])
+    return np.asarray((token * token + token // 3 + place * (1 + token % (n - 1))) % n, np.int64)
 
 
 def make_ternary(tensors: Arrays, name: str, config: Config) -> None:

@@ -11,11 +11,13 @@ from lanewise.loading.base.program import (
     Attention,
     Experts,
     Gated,
-    GatedDelta,
     Layer,
     ModelConfig,
     Plain,
     Rope,
+)
+from lanewise.loading.base.recurrences import (
+    GatedDelta,
     ShortConv,
     Ssd,
     State,

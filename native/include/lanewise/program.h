@@ -95,6 +95,27 @@ typedef struct lw_attention_config {
     // Not with latent_rank, window, chunk, both_ways, shares_kv, alibi or distances.
     uint32_t index_block;  // a multiple of 32, at most 4096, that divides index_topk; 0 = tokens are chosen
     uint32_t index_local;  // 1 to index_topk / index_block; 0 without index_block
+    // Attention to shared rows (DeepSeek V4), if shared_rows is 1: one row of a token, norm(LW_ATTN_K x), is the key and
+    // the value of all heads. Q is of LW_LATENT_QUERY, as of latent attention, and each head of it goes through RMSNorm
+    // without weights. `rope` turns the last rope_dim values of rows and of heads of Q, dimensions 2i and 2i + 1 by
+    // angle i, and those of a head's result by the query's angles backwards. The results are cut into output_groups
+    // equal parts; LW_ATTN_GROUPS makes output_rank values of each, and LW_ATTN_OUTPUT reads those of all. n_kv_heads is
+    // 1, head_dim a multiple of 16. Norms have the epsilon of the model. Refused with it: what is refused with
+    // latent_rank, latent_rank itself, score_softcap and position_beta.
+    uint32_t shared_rows;
+    uint32_t output_groups;  // a divisor of n_heads
+    uint32_t output_rank;    // a multiple of 32
+    // M, 0 = none: each M tokens of a text make an entry besides, which queries of its last token and of later ones see
+    // as a further row, whatever the window is. Dimension by dimension an entry is the mean of the tokens' values,
+    // LW_COMPRESS_ROWS x, weighted by the softmax of LW_COMPRESS_GATE x + LW_COMPRESS_POSITIONS; then come
+    // LW_COMPRESS_NORM and `rope`, at the place of its first token. M divides 32, or is a multiple of it. With
+    // index_topk a query sees as many entries at most, those of the largest index scores, as above. Their k is an entry
+    // of LW_INDEX_ROWS, LW_INDEX_GATE, LW_INDEX_POSITIONS and LW_INDEX_NORM, and w is divided by sqrt(index_heads *
+    // index_dim). There is no index without M.
+    uint32_t compress;
+    // 1: tokens have two values and two gates for each dimension. An entry is made of the first ones of the M tokens
+    // before, if there are any, and of the second ones of its own M tokens.
+    uint32_t overlap;
 } lw_attention_config;
 
 // Layers that keep a state of each sequence instead of its keys and values. All are recurrences over the tokens in
@@ -148,14 +169,16 @@ typedef enum lw_activation {
     // alpha * g^2 + g / 2 if g is above 0, else limit * (exp(min(g, -1e-6)) - 1 - g) + g / 2; not of experts. xIELU
     // (Apertus): alpha is its positive parameter, limit its negative one.
     LW_XIELU = 8,
-    LW_CAPPED = 9  // silu(g), at most limit, times u in -limit .. limit; limit 0 = none; gated kinds only
+    LW_CAPPED = 9,   // silu(g), at most limit, times u in -limit .. limit; limit 0 = none; gated kinds only
+    LW_LIMITED = 10  // silu(g), g at most limit, times u in -limit .. limit; gated kinds only
 } lw_activation;
 
 // How a router turns its logits, one for each expert, into a choice and weights.
 typedef enum lw_router_kind {
-    LW_ROUTER_SOFTMAX = 0,      // weights: softmax over all; chosen: the largest weights
-    LW_ROUTER_TOP_SOFTMAX = 1,  // chosen: the largest logits; weights: softmax over the chosen ones
-    LW_ROUTER_SIGMOID = 2       // weights: sigmoid of each; chosen: the largest weights
+    LW_ROUTER_SOFTMAX = 0,       // weights: softmax over all; chosen: the largest weights
+    LW_ROUTER_TOP_SOFTMAX = 1,   // chosen: the largest logits; weights: softmax over the chosen ones
+    LW_ROUTER_SIGMOID = 2,       // weights: sigmoid of each; chosen: the largest weights
+    LW_ROUTER_SQRT_SOFTPLUS = 3  // weights: sqrt(ln(1 + exp)) of each; chosen: the largest weights
 } lw_router_kind;
 
 // Experts are chosen in descending order; on a tie the lower number comes first. In order of choice the weighted
@@ -200,6 +223,9 @@ typedef struct lw_ffn_config {
     // goes through LW_EXPERTS_OUT, and that is added to x after the shared expert's result. A multiple of 32, at most
     // hidden_size. Biases and own_norms are refused.
     uint32_t latent_size;
+    // 1: a token's experts are those of its row of LW_ROUTER_TABLE, whatever their weights are. choice_bias is 0, and
+    // n_groups 1.
+    uint32_t looks_up;
 } lw_ffn_config;
 
 typedef enum lw_norm_kind {
@@ -361,7 +387,18 @@ typedef struct lw_model_config {
     // gated FFN, LW_IN_TURN, and a per_layer_size.
     uint32_t n_streams;
     uint32_t laurel_rank;  // with n_streams
-    uint32_t n_ropes;      // at most 8
+    // N, 0 = none: a token has N residual streams s that are mixed (manifold-constrained hyper-connections, DeepSeek V4),
+    // 1 to 8; all begin as its embedding. With r = (LW_HYPER_ATTN s) / rms(s), s all streams one after the other, (a, b,
+    // c) = r * scale + LW_HYPER_ATTN_BASE, whose parts have N, N and N * N values and a number of LW_HYPER_ATTN_SCALE
+    // each. Attention reads x = sum over i of (sigmoid(a[i]) + e) s[i], e = hyper_eps, and from its result y comes s[i] =
+    // 2 sigmoid(b[i]) y + sum over j of m[j][i] s[j]. m begins as softmax(c[j]) + e, by rows; then columns are divided by
+    // their sums + e, and hyper_iterations - 1 times rows, then columns. The FFN likewise, with LW_HYPER_FFN. Behind the
+    // last layer x is a sum as before attention, with LW_HYPER_HEAD. All layers have attention to shared rows and
+    // experts, LW_IN_TURN. Not beside n_streams.
+    uint32_t hyper_streams;
+    uint32_t hyper_iterations;  // 1 to 1000 with hyper_streams
+    float hyper_eps;
+    uint32_t n_ropes;  // at most 8
     const lw_rope* ropes;
     const lw_layer_config* layers;  // [n_layers]; at least one has attention
     lw_norm_kind norm;              // kind of all norms but those of Q and K

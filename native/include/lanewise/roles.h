@@ -151,5 +151,27 @@ typedef enum lw_role {
     LW_ATTN_INNER_NORM = 120,   // (1, n_heads * head_dim)
     LW_FFN_INNER_NORM = 121,    // (1, size)
     LW_INDEX_QUERY_NORM = 122,  // (1, index_dim), of layers with an index_block
-    LW_ROLE_COUNT = 123
+    // Attention to shared rows, once per layer; D: head_dim, I: index_dim, twice as many with `overlap`.
+    LW_COMPRESS_ROWS = 127,       // (D, hidden_size), of layers with `compress`, M, and the next three
+    LW_COMPRESS_GATE = 128,       // (D, hidden_size)
+    LW_COMPRESS_POSITIONS = 129,  // (1, M * D): D values for each token of an entry
+    LW_COMPRESS_NORM = 130,       // (1, head_dim)
+    LW_INDEX_ROWS = 131,          // (I, hidden_size), of layers with index_heads, and the next three
+    LW_INDEX_GATE = 132,          // (I, hidden_size)
+    LW_INDEX_POSITIONS = 133,     // (1, M * I)
+    LW_INDEX_NORM = 134,          // (1, index_dim)
+    LW_ATTN_GROUPS = 135,         // (output_groups * output_rank, n_heads * head_dim / output_groups)
+    // Models with hyper_streams, N, once per layer. Matrices are F32, F16 or BF16.
+    LW_HYPER_ATTN = 136,        // (N * (N + 2), N * hidden_size)
+    LW_HYPER_ATTN_BASE = 137,   // (1, N * (N + 2))
+    LW_HYPER_ATTN_SCALE = 138,  // (1, 3)
+    LW_HYPER_FFN = 139,         // the same
+    LW_HYPER_FFN_BASE = 140,
+    LW_HYPER_FFN_SCALE = 141,
+    LW_ROUTER_TABLE = 142,  // (1, vocab_size * n_used), of layers whose router looks tokens up: numbers of experts
+    // Once per model:
+    LW_HYPER_HEAD = 143,        // (N, N * hidden_size), F32, F16 or BF16
+    LW_HYPER_HEAD_BASE = 144,   // (1, N)
+    LW_HYPER_HEAD_SCALE = 145,  // (1, 1)
+    LW_ROLE_COUNT = 146
 } lw_role;

@@ -2,9 +2,10 @@
 
 #include "kv_cache.h"
 
-enum { MAX_KINDS = 16 * LW_MAX_KV_GROUPS };
+enum { MAX_KINDS = 17 * LW_MAX_KV_GROUPS };
 
-// Layers with the same window, and with keys and values of the same size.
+// Layers with the same window, and with keys and values of the same size. What is stored of a layer's tokens is said of
+// "stores" here: store i are keys and values of layer i, store n_layers + i its entries, of which all are seen.
 typedef struct kind {
     uint32_t window;
     size_t bytes;              // of a layer in one block
@@ -19,8 +20,20 @@ typedef struct kinds {
     uint32_t windows[LW_MAX_KV_GROUPS], slots[LW_MAX_KV_GROUPS];
 } kinds;
 
-static bool has_own_kv(const lw_model* model, uint32_t layer) {
-    return lw_has_attention(&model->layers[layer]) && !model->layers[layer].config.attention.shares_kv;
+static const lw_attention_config* config_of(const lw_model* model, uint32_t store) {
+    return &model->layers[store % model->config.n_layers].config.attention;
+}
+
+static bool is_of_entries(const lw_model* model, uint32_t store) { return store >= model->config.n_layers; }
+
+static bool is_stored(const lw_model* model, uint32_t store) {
+    const lw_attention_config* c = config_of(model, store);
+    return is_of_entries(model, store) ? c->compress > 0 : c->n_heads > 0 && !c->shares_kv;
+}
+
+static size_t bytes_of(const lw_model* model, lw_type kv_type, uint32_t store) {
+    const lw_attention_config* c = config_of(model, store);
+    return is_of_entries(model, store) ? lw_entry_bytes(c, kv_type) : lw_kv_bytes(c, kv_type);
 }
 
 size_t lw_kv_bytes(const lw_attention_config* c, lw_type kv_type) {
@@ -33,7 +46,7 @@ const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type)
     const lw_attention_config* largest = lw_model_heads(model);
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
-        if (has_own_kv(model, i) && lw_kv_bytes(c, kv_type) > lw_kv_bytes(largest, kv_type)) largest = c;
+        if (is_stored(model, i) && lw_kv_bytes(c, kv_type) > lw_kv_bytes(largest, kv_type)) largest = c;
     }
     return largest;
 }
@@ -53,19 +66,19 @@ static uint32_t find_window(const kinds* k, uint32_t window) {
     return at;
 }
 
-// The layer's window, or 0 if all windows count as one.
-static uint32_t window_of(const lw_model* model, uint32_t layer, bool by_window) {
-    return by_window ? model->layers[layer].config.attention.window : 0;
+// The window of what is stored, or 0 if all windows count as one.
+static uint32_t window_of(const lw_model* model, uint32_t store, bool by_window) {
+    return by_window && !is_of_entries(model, store) ? lw_stored_window(config_of(model, store)) : 0;
 }
 
 // Returns false if there are more windows than groups.
 static bool count_kinds(const lw_model* model, lw_type kv_type, bool by_window, kinds* out) {
     const size_t slot_bytes = lw_kv_bytes(lw_largest_kv(model, kv_type), kv_type);
     *out = (kinds){0};
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        if (!has_own_kv(model, i)) continue;
+    for (uint32_t i = 0; i < 2 * model->config.n_layers; ++i) {
+        if (!is_stored(model, i)) continue;
         const uint32_t window = window_of(model, i, by_window), window_at = find_window(out, window);
-        const size_t bytes = lw_kv_bytes(&model->layers[i].config.attention, kv_type);
+        const size_t bytes = bytes_of(model, kv_type, i);
         const uint32_t at = find_kind(out, window, bytes);
         if (window_at == LW_MAX_KV_GROUPS) return false;
         if (window_at == out->n_windows) out->windows[out->n_windows++] = window;
@@ -108,14 +121,11 @@ static uint32_t choose_slots(const kinds* k) {
 static void place_layers(const lw_model* model, lw_type kv_type, bool by_window, const kinds* k,
                          const uint32_t* first_groups, uint32_t slots, lw_kv_place* places) {
     uint32_t next[MAX_KINDS] = {0};
-    for (uint32_t i = 0; i < model->config.n_layers; ++i) {
-        const lw_attention_config* c = &model->layers[i].config.attention;
-        if (!lw_has_attention(&model->layers[i])) continue;
-        if (c->shares_kv) {
-            places[i] = places[c->kv_layer];
-            continue;
-        }
-        const uint32_t at = find_kind(k, window_of(model, i, by_window), lw_kv_bytes(c, kv_type));
+    for (uint32_t i = 0; i < 2 * model->config.n_layers; ++i) {
+        const lw_attention_config* c = config_of(model, i);
+        if (c->shares_kv && !is_of_entries(model, i)) places[i] = places[c->kv_layer];
+        if (!is_stored(model, i)) continue;
+        const uint32_t at = find_kind(k, window_of(model, i, by_window), bytes_of(model, kv_type, i));
         if (at == k->n || slots == 0) continue;  // never: count_kinds has seen every layer
         const kind* one = &k->of[at];
         const uint32_t number = next[at]++, slot = one->first_slot + number / one->in_slot;

@@ -26,7 +26,7 @@ size_t lw_kv_bytes(const lw_attention_config* c, lw_type kv_type);
 // The attention config of the layer whose keys and values take the most bytes.
 const lw_attention_config* lw_largest_kv(const lw_model* model, lw_type kv_type);
 // Groups the layers: by window, with one or more groups for each, or all in one group. If `places` is not NULL, it gets
-// [n_layers] places.
+// [2 * n_layers] places: of keys and values, then of entries (lw_attention_config.compress).
 lw_kv_groups lw_group_layers(const lw_model* model, lw_type kv_type, bool by_window, lw_kv_place* places);
 
 #endif

@@ -116,7 +116,7 @@ struct lw_session {
     lw_buffers b;
     lw_widths widths;
     lw_kv_groups groups;
-    lw_kv_place* places;  // [n_layers] where each layer's keys and values are in the cache
+    lw_kv_place* places;  // [2 * n_layers] where each layer's keys and values are in the cache, then its entries
     lw_kv_cache* kv_of;   // [n_layers] the cache as each layer sees it
     void** of_kind;       // [LW_N_KINDS] buffers of each kind (kinds/kind.h); NULL if no layer has the kind
     uint8_t* scratch;     // [threads][scratch_bytes]

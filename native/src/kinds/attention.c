@@ -114,8 +114,9 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,
                norm = c->qk_norm != LW_QK_NORM_NONE;
     const bool here = l->attention.n_heads > 0, latent = c->latent_rank > 0, own = here && !c->shares_kv && !latent,
-               values = own && !c->values_are_keys;
-    const uint32_t outputs = c->n_heads * lw_output_dim(c), of_values = c->n_kv_heads * lw_output_dim(c);
+               shared = here && c->shared_rows, values = own && !c->values_are_keys && !shared;
+    const uint32_t outputs = shared ? c->output_groups * c->output_rank : c->n_heads * lw_output_dim(c),
+                   of_values = c->n_kv_heads * lw_output_dim(c);
     switch (role) {
         case LW_ATTN_Q:
             return LW_MATRIX(q, "attention Q", q, c->query_rank > 0 ? c->query_rank : inputs, here);
@@ -135,7 +136,7 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
         case LW_ATTN_Q_NORM:
             return LW_VECTOR(q_norm, "attention Q norm", whole ? q : c->head_dim, norm);
         case LW_ATTN_K_NORM:
-            return LW_VECTOR(k_norm, "attention K norm", whole ? kv : c->head_dim, own && norm);
+            return LW_VECTOR(k_norm, "attention K norm", whole ? kv : c->head_dim, (own && norm) || shared);
         case LW_ATTN_OUTPUT:
             return LW_MATRIX(attn_output, "attention output", hidden, outputs, here);
         case LW_ATTN_INNER_NORM:
@@ -153,9 +154,9 @@ static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_la
             return LW_VECTOR(position_queries, "queries of distances", q * (2 * c->distances + 1), c->disentangled);
         case LW_ATTN_INPUT_ORDER:
             return LW_VECTOR(attn_input_order, "order of Q, K and V", inputs,
-                             here && !latent && l->state.kind == LW_NO_STATE);
+                             here && !latent && !shared && l->state.kind == LW_NO_STATE);
         case LW_ATTN_OUTPUT_ORDER:
-            return LW_VECTOR(attn_output_order, "order of attention output", outputs, here);
+            return LW_VECTOR(attn_output_order, "order of attention output", outputs, here && !shared);
         default:
             return (lw_tensor_spec){0};
     }
@@ -201,7 +202,7 @@ static void widen_attention(lw_session* s, const lw_layer* layer, uint32_t index
     lw_widen(&s->widths.input, q);
     lw_widen(&s->widths.adapted, q);
     lw_widen(&s->widths.angles, c->head_dim / 2);
-    find_tiling(s, c, index);
+    if (!c->shared_rows) find_tiling(s, c, index);
 }
 
 static void take_attention(lw_session* s, lw_parts* parts) {
@@ -390,6 +391,7 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
 
 static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
     const bool latent = layer->config.attention.latent_rank > 0;
+    if (layer->config.attention.shared_rows) return;  // shared.c
     if (latent) lw_make_latent_queries(w, layer);
     rotate_and_store(w, layer, index, true);
     if (layer->config.attention.index_heads > 0) lw_choose_tokens(w, layer, index);
@@ -405,10 +407,12 @@ static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
 void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index) { rotate_and_store(w, layer, index, false); }
 
 static void keep_attention(lw_worker* w, const lw_layer* layer) {
-    lw_keep_rows(lw_attention_of(w->s)->attn, layer->attn_output.cols, w->step->batch);
+    const size_t cols = layer->config.attention.shared_rows ? layer->q.rows : layer->attn_output.cols;
+    lw_keep_rows(lw_attention_of(w->s)->attn, cols, w->step->batch);
 }
 
 static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
+    if (layer->config.attention.shared_rows) return;
     const lw_activations values = attention_values(w, layer, lw_attend_makes_codes(w, index));
     lw_observe(w, LW_OP_ATTN_OUTPUT, index, lw_inputs_of(&values));
     lw_project(w, LW_OP_ATTN_OUTPUT, index, LW_ADAPTED_ATTN_OUTPUT, 1, lw_inputs_of(&values));

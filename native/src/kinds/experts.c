@@ -1,9 +1,11 @@
 // The kind of layers with experts: their configuration, tensors and buffers. What they compute is in mixture.c.
+#include <string.h>
+
 #include "kinds/kind.h"
 #include "kinds/route.h"
 
 static lw_status check_router(const lw_place* at, const lw_ffn_config* c) {
-    LW_RETURN_IF_FAILED(lw_check_range(at, "router", (uint64_t)c->router, 0, LW_ROUTER_SIGMOID));
+    LW_RETURN_IF_FAILED(lw_check_range(at, "router", (uint64_t)c->router, 0, LW_ROUTER_SQRT_SOFTPLUS));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "router_bias", c->router_bias));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "choice_bias", c->choice_bias));
     LW_RETURN_IF_FAILED(lw_check_flag(at, "renormalize", c->renormalize));
@@ -16,6 +18,7 @@ static lw_status check_router(const lw_place* at, const lw_ffn_config* c) {
     if (c->n_experts % c->n_groups != 0)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %s%u experts do not make %u equal groups", at->text,
                        c->n_experts, c->n_groups);
+    LW_RETURN_IF_FAILED(lw_check_range(at, "looks_up", c->looks_up, 0, c->n_groups == 1 && !c->choice_bias));
     return lw_check_range(at, "n_used", c->n_used, 1, c->n_experts / c->n_groups * c->groups_used);
 }
 
@@ -61,6 +64,8 @@ static lw_tensor_spec experts_tensor(const lw_model_config* model, const lw_laye
     switch (role) {
         case LW_ROUTER:
             return LW_MATRIX(router, "router", n, hidden, here);
+        case LW_ROUTER_TABLE:
+            return LW_VECTOR(router_table, "experts of tokens", model->vocab_size * c->n_used, here && c->looks_up);
         case LW_ROUTER_BIAS:
             return LW_VECTOR(router_bias, "router bias", n, here && c->router_bias);
         case LW_ROUTER_CHOICE_BIAS:
@@ -135,6 +140,7 @@ static void take_experts(lw_session* s, lw_parts* parts) {
     const size_t hidden = lw_round_up(s->widths.hidden, LW_SEGMENT), size = lw_round_up(e->size, LW_SEGMENT);
     const size_t shared = lw_round_up(e->shared_size, LW_SEGMENT);
     const size_t activated = chosen * size + rows * shared;
+    e->tokens = lw_take(parts, rows * sizeof *e->tokens);
     e->scores = lw_take(parts, rows * e->n_experts * sizeof(float));
     e->experts = lw_take(parts, chosen * sizeof *e->experts);
     e->weights = lw_take(parts, rows * (e->n_used + 1) * sizeof(float));
@@ -155,10 +161,24 @@ static void take_experts(lw_session* s, lw_parts* parts) {
     e->out = lw_take(parts, row * s->widths.hidden + rows * sizeof(float) * (shared > 0 ? s->widths.hidden : 0));
 }
 
+// Routers may look tokens up, also those of the rows that are kept.
+static void copy_tokens(lw_session* s, const lw_batch* batch) {
+    memcpy(lw_experts_of(s)->tokens, s->b.token, batch->query_start[batch->n_seqs] * sizeof *s->b.token);
+}
+
+static void keep_tokens(lw_worker* w, const lw_layer* layer) {
+    (void)layer;
+    const lw_batch* batch = w->step->batch;
+    uint32_t* tokens = lw_experts_of(w->s)->tokens;
+    for (size_t i = 0; i < batch->n_logits; ++i) tokens[i] = tokens[batch->logit_rows[i]];
+}
+
 const lw_kind lw_kind_experts = {.check = check_experts,
                                  .tensor = experts_tensor,
                                  .has = has_experts,
                                  .own_bytes = sizeof(lw_experts_own),
                                  .widen = widen_experts,
                                  .take = take_experts,
+                                 .prepare = copy_tokens,
+                                 .keep = keep_tokens,
                                  .run = lw_run_experts};

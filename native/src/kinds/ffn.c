@@ -1,6 +1,7 @@
 // FFNs without experts, gated and plain (ffn.h).
 #include "kinds/ffn.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "graph/observe.h"
@@ -29,16 +30,19 @@ static lw_status check_ffn(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(
         lw_check_range(&at, "inner_norm", c->inner_norm, 0, c->kind == LW_FFN_GATED && !model->norm_bias));
     const bool of_dense = c->activation == LW_TANH || c->activation == LW_IDENTITY;
-    const bool capped = c->activation == LW_CAPPED;
-    const lw_activation last = capped ? LW_CAPPED : c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
+    const bool limited = c->activation == LW_LIMITED, capped = c->activation == LW_CAPPED || limited;
+    const lw_activation last = capped ? LW_LIMITED : c->kind == LW_FFN_EXPERTS ? LW_RELU_SQUARED : LW_XIELU;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "activation", (uint64_t)c->activation, 0, of_dense ? LW_RELU : last));
     if ((capped || c->activation == LW_CLAMPED) && (c->kind == LW_FFN_PLAIN || c->ungated))
         return lw_fail(LW_ERR_ARGUMENT, "model config: %sactivation is %d, which needs a gate", at.text,
                        (int)c->activation);
     const bool cut = c->kind == LW_FFN_GATED && !c->bias;
     LW_RETURN_IF_FAILED(lw_check_number(&at, "cutoff", (double)c->cutoff, 0, cut ? 10 : 0));
-    if (capped) LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, 0, 1e6));
-    LW_RETURN_IF_FAILED(lw_check_number(&at, "shared_limit", (double)c->shared_limit, 0, capped ? 1e6 : 0));
+    const double least_limit = limited ? 1e-3 : 0;
+    if (capped) LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, least_limit, 1e6));
+    const bool shared = capped && (!limited || c->shared_size > 0);
+    LW_RETURN_IF_FAILED(
+        lw_check_number(&at, "shared_limit", (double)c->shared_limit, shared ? least_limit : 0, shared ? 1e6 : 0));
     if (c->activation == LW_CLAMPED) {
         LW_RETURN_IF_FAILED(lw_check_number(&at, "limit", (double)c->limit, 1e-3, 1e6));
         LW_RETURN_IF_FAILED(lw_check_number(&at, "alpha", (double)c->alpha, 1e-3, 1e3));
@@ -135,6 +139,10 @@ static void activate(const lw_gate_up* g, float* gate, float* up, size_t first, 
     else if (c->activation == LW_CAPPED) {
         g->w->ops->activate(gate, gate, NULL, n, LW_SILU);
         cap(gate, up, n, g->limit);
+    } else if (c->activation == LW_LIMITED) {
+        g->w->ops->clamp(gate, gate, n, -FLT_MAX, g->limit);
+        g->w->ops->clamp(up, up, n, -g->limit, g->limit);
+        g->w->ops->silu_mul(gate, gate, up, n);
     } else if (c->activation == LW_XIELU)
         g->w->ops->xielu(gate, gate, g->matrices == 2 ? up : NULL, n, c->limit, c->alpha);
     else if (c->activation == LW_SILU && g->matrices == 2)

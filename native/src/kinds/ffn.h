@@ -24,7 +24,7 @@ typedef struct lw_gate_up {
     size_t run;            // segments in a run
     bool quantized;        // down reads codes
     const float* weights;  // [rows] factors of gate's and up's results, or NULL
-    float limit;           // of LW_CAPPED
+    float limit;           // of LW_CAPPED and LW_LIMITED
 } lw_gate_up;
 
 // Number of segments in a run. With few rows runs are long: each switch between gate and up costs a wait for weights.

@@ -46,6 +46,7 @@ static lw_status check_index(const lw_model_config* model, uint32_t layer) {
     const lw_layer_config* l = &model->layers[layer];
     const lw_attention_config* c = &l->attention;
     const lw_place at = lw_place_of_layer(layer, "");
+    if (c->shared_rows) return LW_OK;  // checked in shared.c
     if (c->index_block > 0) return check_blocks(&at, model, l);
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_local", c->index_local, 0, 0));
     const bool may = c->latent_rank > 0 && c->query_rank > 0 && c->window == 0 && !l->mtp;
@@ -60,7 +61,7 @@ static lw_status check_index(const lw_model_config* model, uint32_t layer) {
 
 static lw_tensor_spec index_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
     const lw_attention_config* c = &l->attention;
-    const bool here = c->index_heads > 0, blocks = c->index_block > 0;
+    const bool here = c->index_heads > 0, of_tokens = here && !c->shared_rows, blocks = c->index_block > 0;
     switch (role) {
         case LW_INDEX_QUERY:
             return LW_MATRIX(index_query, "index queries", c->index_heads * c->index_dim,
@@ -68,11 +69,11 @@ static lw_tensor_spec index_tensor(const lw_model_config* model, const lw_layer_
         case LW_INDEX_QUERY_NORM:
             return LW_VECTOR(index_query_norm, "norm of index queries", c->index_dim, blocks);
         case LW_INDEX_KEY:
-            return LW_MATRIX(index_key, "index key", c->index_dim, model->hidden_size, here);
+            return LW_MATRIX(index_key, "index key", c->index_dim, model->hidden_size, of_tokens);
         case LW_INDEX_KEY_NORM:
-            return LW_VECTOR(index_key_norm, "norm of the index key", c->index_dim, here);
+            return LW_VECTOR(index_key_norm, "norm of the index key", c->index_dim, of_tokens);
         case LW_INDEX_KEY_NORM_BIAS:
-            return LW_VECTOR(index_key_norm_bias, "norm of the index key, bias", c->index_dim, here && !blocks);
+            return LW_VECTOR(index_key_norm_bias, "norm of the index key, bias", c->index_dim, of_tokens && !blocks);
         case LW_INDEX_WEIGHTS:
             return LW_MATRIX(index_weights, "weights of index heads", c->index_heads, model->hidden_size,
                              here && !blocks);
@@ -83,7 +84,7 @@ static lw_tensor_spec index_tensor(const lw_model_config* model, const lw_layer_
 
 static bool has_index(const lw_model_config* model, const lw_layer_config* layer) {
     (void)model;
-    return layer->attention.index_heads > 0;
+    return layer->attention.index_heads > 0 && !layer->attention.shared_rows;
 }
 
 typedef struct index_own {
@@ -167,8 +168,7 @@ static uint32_t key_of(float score) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Writes the indices of the k largest of n scores, ascending; of equal scores the first ones. k is below n.
-static void choose_largest(const float* scores, size_t n, size_t k, uint32_t* out) {
+void lw_choose_largest(const float* scores, size_t n, size_t k, uint32_t* out) {
     enum { PARTS = 3, BITS = 11, BINS = 1 << BITS };
     uint32_t kth = 0, known = 0;  // the bits of the k-th largest key that are known
     size_t left = k;              // as many keys that equal it so far are among the k largest
@@ -243,7 +243,7 @@ static void choose_blocks(lw_worker* w, const lw_attention_config* c, uint32_t i
                  last = w->b->position[row] / LW_BLOCK_TOKENS;
     for (size_t head = 0; head < c->index_heads; ++head) {
         uint32_t* table = own->chosen + row * own->topk + head * table_size(c);
-        choose_largest(scores + head * stride_of(w, c), scored, k, table);
+        lw_choose_largest(scores + head * stride_of(w, c), scored, k, table);
         for (size_t i = k; i < all; ++i) table[i] = (uint32_t)(scored + i - k);
         // From the last one on, as each becomes several entries.
         for (size_t i = all; i-- > 0;) {
@@ -261,7 +261,7 @@ static void choose_of_row(lw_worker* w, const lw_attention_config* c, uint32_t i
         choose_blocks(w, c, index, row, scores);
         return;
     }
-    choose_largest(scores, w->b->position[row] + 1, c->index_topk, own->chosen + row * own->topk);
+    lw_choose_largest(scores, w->b->position[row] + 1, c->index_topk, own->chosen + row * own->topk);
     lw_charge_row(w, LW_OP_ATTENTION, 4 * ((size_t)w->b->position[row] + 1), 0);
 }
 

@@ -70,6 +70,7 @@ typedef struct lw_kind {
 typedef enum lw_kind_number {
     LW_KIND_ATTENTION,
     LW_KIND_LATENT,
+    LW_KIND_SHARED,
     LW_KIND_INDEX,
     LW_KIND_STATE,
     LW_KIND_FFN,
@@ -77,6 +78,7 @@ typedef enum lw_kind_number {
     LW_KIND_EXPERTS,
     LW_KIND_MTP,
     LW_KIND_STREAMS,
+    LW_KIND_HYPER,
     LW_KIND_PER_LAYER,
     LW_N_KINDS
 } lw_kind_number;

@@ -4,7 +4,7 @@ const lw_kind* const lw_kinds[LW_N_KINDS] = {
     [LW_KIND_ATTENTION] = &lw_kind_attention, [LW_KIND_LATENT] = &lw_kind_latent, [LW_KIND_INDEX] = &lw_kind_index,
     [LW_KIND_STATE] = &lw_kind_state,         [LW_KIND_FFN] = &lw_kind_ffn,       [LW_KIND_NORMS] = &lw_kind_norms,
     [LW_KIND_EXPERTS] = &lw_kind_experts,     [LW_KIND_MTP] = &lw_kind_mtp,       [LW_KIND_STREAMS] = &lw_kind_streams,
-    [LW_KIND_PER_LAYER] = &lw_kind_per_layer,
+    [LW_KIND_PER_LAYER] = &lw_kind_per_layer, [LW_KIND_SHARED] = &lw_kind_shared, [LW_KIND_HYPER] = &lw_kind_hyper,
 };
 
 size_t lw_kept_floats(const lw_model* model, uint32_t layer, uint32_t max_guesses) {

@@ -6,7 +6,7 @@
 
 extern const lw_kind* const lw_kinds[LW_N_KINDS];
 extern const lw_kind lw_kind_attention, lw_kind_latent, lw_kind_index, lw_kind_state, lw_kind_ffn, lw_kind_norms,
-    lw_kind_experts, lw_kind_mtp, lw_kind_streams, lw_kind_per_layer;
+    lw_kind_experts, lw_kind_mtp, lw_kind_streams, lw_kind_per_layer, lw_kind_shared, lw_kind_hyper;
 
 static inline bool lw_has_kind(const lw_model* model, const lw_layer* layer, size_t kind) {
     return lw_kinds[kind]->has != NULL && lw_kinds[kind]->has(&model->config, &layer->config);

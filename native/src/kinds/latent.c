@@ -8,10 +8,12 @@
 #include "kinds/attend.h"
 #include "kinds/index.h"
 #include "kinds/kind.h"
+#include "kinds/stacked.h"
 
 static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     const lw_attention_config* c = &model->layers[layer].attention;
     const lw_place at = lw_place_of_layer(layer, "");
+    if (c->shared_rows) return LW_OK;  // checked in shared.c
     LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, model->pooled ? 0 : 1024));
     const bool latent = c->latent_rank > 0;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "rope_dim", c->rope_dim, latent ? 2 : 0, latent ? c->head_dim - 1 : 0));
@@ -42,9 +44,9 @@ static lw_tensor_spec latent_tensor(const lw_model_config* model, const lw_layer
     const bool here = rank > 0;
     switch (role) {
         case LW_LATENT_QUERY:
-            return LW_MATRIX(latent_query, "latent query", query, hidden, here && query > 0);
+            return LW_MATRIX(latent_query, "latent query", query, hidden, query > 0);
         case LW_LATENT_QUERY_NORM:
-            return LW_VECTOR(latent_query_norm, "norm of the latent query", query, here && query > 0);
+            return LW_VECTOR(latent_query_norm, "norm of the latent query", query, query > 0);
         case LW_LATENT_DOWN:
             return LW_MATRIX(latent_down, "latent down", rank + c->rope_dim, hidden, here);
         case LW_LATENT_NORM:
@@ -106,81 +108,20 @@ static size_t latent_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_
     return 1 + query;
 }
 
-// One matrix for each head, stacked. Head h of row r reads `inputs` values at from + r * from_stride + h * from_step.
-// It writes `outputs` values at to + r * to_stride + h * to_step.
-typedef struct head_matrices {
-    const lw_matrix* stacked;
-    size_t inputs, outputs;
-    const float* from;
-    size_t from_stride, from_step;
-    float* to;
-    size_t to_stride, to_step;
-} head_matrices;
-
-static head_matrices keys_of(const lw_worker* w, const lw_layer* layer) {
+static lw_stacked keys_of(const lw_worker* w, const lw_layer* layer) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t key = lw_key_dim(c);
-    return (head_matrices){&layer->latent_keys,
-                           c->head_dim - c->rope_dim,
-                           c->latent_rank,
-                           lw_attention_of(w->s)->q,
-                           layer->q.rows,
-                           c->head_dim,
-                           of(w)->absorbed_queries,
-                           c->n_heads * key,
-                           key};
+    return (lw_stacked){
+        &layer->latent_keys, &of(w)->codes, c->head_dim - c->rope_dim, c->latent_rank,   lw_attention_of(w->s)->q,
+        layer->q.rows,       c->head_dim,   of(w)->absorbed_queries,   c->n_heads * key, key};
 }
 
-static head_matrices values_of(const lw_worker* w, const lw_layer* layer) {
+static lw_stacked values_of(const lw_worker* w, const lw_layer* layer) {
     const lw_attention_config* c = &layer->config.attention;
     const size_t rank = c->latent_rank;
-    return (head_matrices){&layer->latent_values,
-                           rank,
-                           c->value_dim,
-                           of(w)->results,
-                           c->n_heads * rank,
-                           rank,
-                           lw_attention_of(w->s)->attn,
-                           layer->attn_output.cols,
-                           c->value_dim};
-}
-
-// All rows of one head, as the input of the head's matrix.
-static lw_activations inputs_of(const lw_worker* w, const head_matrices* m, size_t head) {
-    const size_t place = head * lw_round_up(w->rows, lw_level_layouts[w->model->level].row_block);
-    lw_activations x = lw_activations_at(w, w->rows, m->inputs, &of(w)->codes, place, m->from + head * m->from_step);
-    x.f32_stride = m->from_stride;
-    return x;
-}
-
-static void quantize_heads(lw_worker* w, const head_matrices* m, size_t row, size_t first, size_t n) {
-    if (!lw_reads_codes(w, m->stacked)) return;
-    for (size_t head = first; head < first + n; ++head) {
-        const lw_activations x = inputs_of(w, m, head);
-        lw_quantize_segments(w, &x, row, 0, x.segments, x.f32 + row * x.f32_stride);
-    }
-}
-
-// A phase: the panels of all heads. Large batches are cut into pieces of rows.
-static void multiply_heads(lw_worker* w, lw_operation operation, const head_matrices* m) {
-    const size_t of_head = m->outputs / LW_PANEL, panels = m->stacked->rows / LW_PANEL;
-    const lw_product p = lw_product_of_rows(w, m->stacked, w->rows, m->to, false);
-    const lw_matmul_worker self = {w->scratch, w->profile, operation};
-    const lw_cuts cuts = lw_cut_rows(w->rows, panels, w->s->threads);
-    lw_taker items = lw_this_phase(w, panels * cuts.n);
-    size_t begin, end;
-    while (lw_take_share(&items, &begin, &end))
-        for (size_t item = begin; item < end; ++item) {
-            const size_t panel = item / cuts.n, head = panel / of_head;
-            const lw_activations x = inputs_of(w, m, head);
-            const lw_rows rows = lw_piece(cuts, w->rows, item % cuts.n);
-            // Kernels add panel number * LW_PANEL to the row's address. Here panels of earlier heads are subtracted.
-            float* to = m->to + head * m->to_step - head * m->outputs;
-            lw_product_panel(&p, &x, rows, panel, (lw_output){to, m->to_stride, false}, w->scratch);
-            lw_matmul_charge(&self, &p, &x, rows, panel % of_head);
-        }
-    lw_count_products(w, 1, w->rows);
-    lw_end_phase(w, operation);
+    return (lw_stacked){&layer->latent_values,   &of(w)->codes,     rank, c->value_dim,
+                        of(w)->results,          c->n_heads * rank, rank, lw_attention_of(w->s)->attn,
+                        layer->attn_output.cols, c->value_dim};
 }
 
 void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
@@ -217,7 +158,7 @@ void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float s
     const size_t rank = c->latent_rank, turned = c->rope_dim, half = turned / 2, key = lw_key_dim(c);
     const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
     lw_make_latent_key(w, layer, row);
-    const head_matrices m = keys_of(w, layer);
+    const lw_stacked m = keys_of(w, layer);
     float* q = lw_attention_of(w->s)->q + row * m.from_stride;
     for (size_t i = 0; i < m.from_stride; ++i) q[i] *= scale;
     for (size_t head = 0; head < c->n_heads; ++head) {
@@ -225,26 +166,26 @@ void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float s
         memcpy(part, q + head * c->head_dim + m.inputs, turned * sizeof *part);
         w->ops->rope(part, cosine, sine, turned);
     }
-    quantize_heads(w, &m, row, 0, c->n_heads);
+    lw_quantize_stacked(w, &m, row, 0, c->n_heads);
     lw_charge_row(w, LW_OP_ROTATE, 2 * m.from_stride + 2 * key, m.from_stride);
 }
 
 void lw_absorb_keys(lw_worker* w, const lw_layer* layer) {
-    const head_matrices m = keys_of(w, layer);
-    multiply_heads(w, LW_OP_QKV, &m);
+    const lw_stacked m = keys_of(w, layer);
+    lw_multiply_stacked(w, LW_OP_QKV, &m);
 }
 
 void lw_quantize_latents(lw_worker* w, const lw_layer* layer, lw_rows rows, size_t first, size_t n) {
-    const head_matrices m = values_of(w, layer);
+    const lw_stacked m = values_of(w, layer);
     for (size_t row = rows.first; row < rows.first + rows.n; ++row) {
-        quantize_heads(w, &m, row, first, n);
+        lw_quantize_stacked(w, &m, row, first, n);
         lw_charge_row(w, LW_OP_ATTN_CODES, n * m.inputs, n * m.inputs);
     }
 }
 
 void lw_expand_values(lw_worker* w, const lw_layer* layer) {
-    const head_matrices m = values_of(w, layer);
-    multiply_heads(w, LW_OP_ATTN_OUTPUT, &m);
+    const lw_stacked m = values_of(w, layer);
+    lw_multiply_stacked(w, LW_OP_ATTN_OUTPUT, &m);
 }
 
 const lw_kind lw_kind_latent = {.check = check_latent,

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/math.h"
+
 // Returns the index of the largest key, the lowest index on a tie, and sets the key to -INFINITY. Experts that may not
 // be chosen have the key -INFINITY.
 static uint32_t take_largest(float* keys, uint32_t n) {
@@ -50,6 +52,10 @@ static void sigmoid(const lw_worker* w, float* x, size_t n) {
     for (size_t i = 0; i < n; ++i) x[i] = 1 / (1 + x[i]);
 }
 
+static void root_of_softplus(float* x, size_t n) {
+    for (size_t i = 0; i < n; ++i) x[i] = (float)sqrt(lw_softplus((double)x[i]));
+}
+
 static void scale_weights(const lw_ffn_config* c, float* weights) {
     float sum = 0;
     for (uint32_t i = 0; i < c->n_used; ++i) sum += weights[i];
@@ -62,7 +68,8 @@ static void scale_weights(const lw_ffn_config* c, float* weights) {
 }
 
 // Chooses the experts and weights of a row by its logits, which are overwritten.
-static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t* experts, float* weights) {
+static void choose(lw_worker* w, const lw_layer* layer, uint32_t token, float* logits, uint32_t* experts,
+                   float* weights) {
     const lw_ffn_config* c = &layer->config.ffn;
     const size_t n = c->n_experts;
     float* keys = w->scratch;
@@ -73,11 +80,13 @@ static void choose(lw_worker* w, const lw_layer* layer, float* logits, uint32_t*
     }
     if (c->router == LW_ROUTER_SOFTMAX) softmax(w, logits, n);
     if (c->router == LW_ROUTER_SIGMOID) sigmoid(w, logits, n);
+    if (c->router == LW_ROUTER_SQRT_SOFTPLUS) root_of_softplus(logits, n);
+    const float* row = c->looks_up ? layer->router_table + (size_t)token * c->n_used : NULL;
     memcpy(keys, logits, n * sizeof *keys);
     lw_add_vector(keys, layer->choice_bias, n);
     if (c->groups_used < c->n_groups) keep_groups(w, c, keys, keys + n);
     for (uint32_t i = 0; i < c->n_used; ++i) {
-        experts[i] = take_largest(keys, c->n_experts);
+        experts[i] = row != NULL ? (uint32_t)row[i] : take_largest(keys, c->n_experts);
         weights[i] = logits[experts[i]];
     }
     if (c->router == LW_ROUTER_TOP_SOFTMAX) softmax(w, weights, c->n_used);
@@ -148,8 +157,11 @@ void lw_route(lw_worker* w, const lw_layer* layer, const lw_activations* x) {
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* weights = e->weights + row * (c->n_used + 1);
-        choose(w, layer, e->scores + row * c->n_experts, e->experts + row * c->n_used, weights);
+        choose(w, layer, e->tokens[row], e->scores + row * c->n_experts, e->experts + row * c->n_used, weights);
         weights[c->n_used] = shared_weight(w, layer, x->f32 + row * x->f32_stride);
+        // Of streams that are mixed only the experts' result is needed.
+        const size_t hidden = w->c->hidden_size;
+        if (w->c->hyper_streams > 0) memset(w->b->x + row * hidden, 0, hidden * sizeof(float));
         lw_charge_row(w, LW_OP_ROUTE, 2 * c->n_experts, 0);
         if (atomic_fetch_add_explicit(&e->rows_routed, 1, memory_order_acq_rel) + 1 < w->rows) continue;
         atomic_store_explicit(&e->rows_routed, 0, memory_order_relaxed);  // for the next layer, which starts after a

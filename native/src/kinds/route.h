@@ -20,6 +20,7 @@ enum { LW_SHARED_EXPERT = 0x7FFFFFFF };
 typedef struct lw_experts_own {
     size_t n_experts, n_used, size, shared_size, latent;  // maximum over the layers
     bool float_inputs;                                    // some matrices of experts read floats
+    uint32_t* tokens;                                     // [rows]
     float* scores;            // [rows][n_experts] the router's logits, then the scores made of them
     uint32_t* experts;        // [rows][n_used] chosen experts
     float* weights;           // [rows][n_used + 1] of the chosen experts, then of the shared expert

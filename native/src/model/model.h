@@ -10,23 +10,25 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 35 };
+enum { LW_LAYER_MATRICES = 42 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
     lw_layer_config config;
     union {
         struct {  // in the order in which a step reads them
-            lw_matrix latent_query, latent_down, index_key, index_weights, index_query;
+            lw_matrix hyper_attn;
+            lw_matrix latent_query, latent_down, index_key, index_weights;
+            lw_matrix compress_rows, compress_gate, index_rows, index_gate, index_query;
             lw_matrix q, k, v, attn_gate;
             lw_matrix latent_keys, latent_values;  // of all heads, stacked
-            lw_matrix attn_output;
+            lw_matrix attn_groups, attn_output;
             lw_matrix laurel_down, laurel_up;
             lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
             lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
             lw_matrix per_layer_gate, per_layer_out;
             lw_matrix mtp_projection, head_fusion, head_embedding, head_output, head_return;
-            lw_matrix router;
+            lw_matrix hyper_ffn, router;
             lw_matrix experts_in, experts_out;
             lw_matrix experts_gate, experts_up, experts_down;  // all experts, stacked
         };
@@ -47,14 +49,18 @@ typedef struct lw_layer {
     float* shared_router;                                // [hidden_size]
     // Experts with own_norms: [hidden_size] each, but router_scales [n_experts].
     float *router_norm, *experts_norm, *shared_result_norm, *experts_result_norm, *router_scales;
-    float *q_norm, *k_norm;                             // [head_dim], or [heads][head_dim]
-    float *attn_inner_norm, *ffn_inner_norm;            // [outputs of all heads], [size]
-    float* sinks;                                       // [n_heads]
-    float* distances;                                   // [n_heads][2 * distances + 1]
-    float *position_keys, *position_queries;            // [n_heads][head_dim][2 * distances + 1]
-    float *latent_query_norm, *latent_norm;             // [query_rank], [latent_rank]
-    float *index_key_norm, *index_key_norm_bias;        // [index_dim]
-    float* index_query_norm;                            // [index_dim]
+    float *q_norm, *k_norm;                       // [head_dim], or [heads][head_dim]
+    float *attn_inner_norm, *ffn_inner_norm;      // [outputs of all heads], [size]
+    float* sinks;                                 // [n_heads]
+    float* distances;                             // [n_heads][2 * distances + 1]
+    float *position_keys, *position_queries;      // [n_heads][head_dim][2 * distances + 1]
+    float *latent_query_norm, *latent_norm;       // [query_rank], [latent_rank]
+    float *index_key_norm, *index_key_norm_bias;  // [index_dim]
+    float *compress_positions, *compress_norm;    // see roles.h
+    float *index_positions, *index_norm;          // the same
+    float* index_query_norm;                      // [index_dim]
+    float *hyper_attn_base, *hyper_attn_scale, *hyper_ffn_base, *hyper_ffn_scale;
+    float* router_table;                                // [vocab_size][n_used]
     float* state_conv;                                  // [channels][taps]
     float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM
     float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
@@ -100,7 +106,9 @@ struct lw_model {
     lw_matrix position_embedding, token_type_embedding;   // 0 rows: the model has none
     lw_matrix per_layer_embedding, per_layer_projection;  // 0 rows: the model has none
     lw_matrix streams_in, streams_out;                    // 0 rows: the model has none
-    lw_matrix patches;                                    // 0 rows: the model is no tower
+    lw_matrix hyper_head;                                 // 0 rows: the model has none
+    float *hyper_head_base, *hyper_head_scale;
+    lw_matrix patches;  // 0 rows: the model is no tower
     float *patches_bias, *patches_norm, *patches_norm_bias, *mean_shift, *mean_scale;
     float *patches_input_norm, *patches_input_norm_bias;
     float *output_norm, *output_norm_bias, *output_bias;
@@ -158,13 +166,21 @@ static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden)
     return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim;
 }
 
+// Tokens of a text that a layer reads what it has stored of, the last ones; 0 = all. Entries are made of tokens that a
+// query may see no longer.
+static inline uint32_t lw_stored_window(const lw_attention_config* c) {
+    const uint32_t entry = c->compress * (1 + c->overlap);
+    return c->window == 0 || c->window > entry ? c->window : entry;
+}
+
 // The largest number of tokens that a query sees in a layer; 0 = all.
 static inline uint32_t lw_model_window(const lw_model* model) {
     uint32_t widest = 0;
     for (uint32_t i = 0; i < model->config.n_layers; ++i) {
         if (!lw_has_attention(&model->layers[i])) continue;
-        const uint32_t window = model->layers[i].config.attention.window;
-        if (window == 0) return 0;
+        const uint32_t window = lw_stored_window(&model->layers[i].config.attention);
+        // Entries are seen whatever the window is.
+        if (window == 0 || model->layers[i].config.attention.compress > 0) return 0;
         if (window > widest) widest = window;
     }
     return widest;

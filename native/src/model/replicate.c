@@ -74,6 +74,7 @@ static bool copy_model(const lw_model* model, uint32_t node, lw_model* out) {
     ok = ok && copy_matrix(model->pool, &out->arena, &out->per_layer_projection);
     ok = ok && copy_matrix(model->pool, &out->arena, &out->streams_in);
     ok = ok && copy_matrix(model->pool, &out->arena, &out->streams_out);
+    ok = ok && copy_matrix(model->pool, &out->arena, &out->hyper_head);
     ok = ok && copy_matrix(model->pool, &out->arena, &out->patches);
     for (uint32_t i = 0; ok && i < model->config.n_dense; ++i)
         ok = copy_matrix(model->pool, &out->arena, &out->dense[i].matrix);

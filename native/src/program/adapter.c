@@ -109,6 +109,9 @@ lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, con
         return lw_fail(LW_ERR_ARGUMENT, "no matrix of role %d in layer %u can be adapted", (int)role, layer);
     if (role == LW_ATTN_Q && model->layers[layer].config.attention.latent_rank > 0)
         return lw_fail(LW_ERR_ARGUMENT, "layer %u has latent attention, whose Q cannot be adapted", layer);
+    if ((role == LW_ATTN_Q || role == LW_ATTN_OUTPUT) && model->layers[layer].config.attention.shared_rows)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "layer %u has attention to shared rows, whose Q and attention output cannot be adapted", layer);
     const lw_slot slot = lw_model_slot((lw_model*)model, role, layer);
     if (!slot.wanted)
         return lw_fail(LW_ERR_ARGUMENT, "layer %u has no %s that can be adapted%s", layer, slot.name,

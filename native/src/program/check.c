@@ -124,7 +124,8 @@ static lw_status check_kv_sizes(const lw_model_config* c) {
         const lw_attention_config* a = &c->layers[i].attention;
         uint32_t at = 0;
         while (at < n && (found[at]->n_kv_heads != a->n_kv_heads || lw_key_dim(found[at]) != lw_key_dim(a) ||
-                          lw_result_dim(found[at]) != lw_result_dim(a) || found[at]->index_dim != a->index_dim))
+                          lw_result_dim(found[at]) != lw_result_dim(a) || found[at]->compress != a->compress ||
+                          found[at]->overlap != a->overlap || found[at]->index_dim != a->index_dim))
             ++at;
         if (a->n_heads == 0 || at < n) continue;
         if (n == MOST)

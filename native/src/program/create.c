@@ -144,7 +144,8 @@ static lw_status open_slot(lw_model* model, lw_role role, uint32_t layer, uint32
 }
 
 static lw_status check_target(const char* name, lw_role role, lw_type target) {
-    const bool reads_floats = role == LW_ROUTER || role == LW_POSITION_EMBEDDING || role == LW_TOKEN_TYPE_EMBEDDING;
+    const bool reads_floats = role == LW_ROUTER || role == LW_POSITION_EMBEDDING || role == LW_TOKEN_TYPE_EMBEDDING ||
+                              role == LW_HYPER_ATTN || role == LW_HYPER_FFN || role == LW_HYPER_HEAD;
     if (!reads_floats || target == LW_F32 || target == LW_F16 || target == LW_BF16) return LW_OK;
     return lw_fail(LW_ERR_FORMAT, "%s: type %s, must be f32, f16 or bf16", name, lw_type_name(target));
 }
@@ -307,6 +308,19 @@ static lw_status check_head_tokens(const lw_model* model) {
     return LW_OK;
 }
 
+static lw_status check_router_tables(const lw_model* model) {
+    for (uint32_t layer = 0; layer < model->config.n_layers; ++layer) {
+        const lw_ffn_config* c = &model->layers[layer].config.ffn;
+        const float* table = model->layers[layer].router_table;
+        for (size_t i = 0; table != NULL && i < (size_t)model->config.vocab_size * c->n_used; ++i)
+            if (!(table[i] >= 0 && table[i] < (float)c->n_experts) || table[i] != floorf(table[i]))
+                return lw_fail(LW_ERR_FORMAT,
+                               "layer %u experts of tokens: one of token %zu is %g, must be an expert below %u", layer,
+                               i / c->n_used, (double)table[i], c->n_experts);
+    }
+    return LW_OK;
+}
+
 lw_status lw_model_finish(lw_model* model) {
     if (model == NULL) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: model must not be NULL");
     if (model->finished) return lw_fail(LW_ERR_ARGUMENT, "lw_model_finish: the model is finished already");
@@ -314,6 +328,7 @@ lw_status lw_model_finish(lw_model* model) {
     LW_RETURN_IF_FAILED(check_orders(model));
     LW_RETURN_IF_FAILED(check_rates(model));
     LW_RETURN_IF_FAILED(check_head_tokens(model));
+    LW_RETURN_IF_FAILED(check_router_tables(model));
     LW_RETURN_IF_FAILED(lw_selftest(model, model->pool, model->holds));
     LW_RETURN_IF_FAILED(lw_replicate(model));
     lw_pool_close(model->pool);

@@ -47,6 +47,15 @@ static lw_tensor_spec model_tensor(const lw_model_config* c, lw_role role) {
             return LW_MATRIX_SPEC(lw_model, streams_in, "streams in", others, c->hidden_size, others > 0);
         case LW_STREAMS_OUT:
             return LW_MATRIX_SPEC(lw_model, streams_out, "streams out", others, c->hidden_size, others > 0);
+        case LW_HYPER_HEAD:
+            return LW_MATRIX_SPEC(lw_model, hyper_head, "weights of streams behind the layers", c->hyper_streams,
+                                  c->hyper_streams * c->hidden_size, c->hyper_streams > 0);
+        case LW_HYPER_HEAD_BASE:
+            return LW_VECTOR_SPEC(lw_model, hyper_head_base, "base of weights behind the layers", c->hyper_streams,
+                                  c->hyper_streams > 0);
+        case LW_HYPER_HEAD_SCALE:
+            return LW_VECTOR_SPEC(lw_model, hyper_head_scale, "scale of weights behind the layers", 1,
+                                  c->hyper_streams > 0);
         case LW_PER_LAYER_PROJECTION:
             return LW_MATRIX_SPEC(lw_model, per_layer_projection, "per-layer projection", per_layer, c->hidden_size,
                                   per_layer > 0);
@@ -103,7 +112,7 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_INDEX_QUERY_NORM);
+           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_ROUTER_TABLE);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -141,7 +150,10 @@ static const lw_role first_roles[] = {
     LW_PATCHES_BIAS,      LW_TOKEN_TYPE_EMBEDDING, LW_POSITION_EMBEDDING,      LW_PATCHES_NORM,
     LW_PATCHES_NORM_BIAS, LW_PER_LAYER_EMBEDDING,  LW_PER_LAYER_PROJECTION,    LW_PER_LAYER_NORM,
     LW_STREAMS_IN};
-static const lw_role layer_roles[] = {LW_STREAM_NORM,
+static const lw_role layer_roles[] = {LW_HYPER_ATTN,
+                                      LW_HYPER_ATTN_BASE,
+                                      LW_HYPER_ATTN_SCALE,
+                                      LW_STREAM_NORM,
                                       LW_STREAM_ROUTER,
                                       LW_STREAM_PREDICTION,
                                       LW_STREAM_CORRECTION,
@@ -162,6 +174,14 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_INDEX_KEY_NORM,
                                       LW_INDEX_KEY_NORM_BIAS,
                                       LW_INDEX_WEIGHTS,
+                                      LW_COMPRESS_ROWS,
+                                      LW_COMPRESS_GATE,
+                                      LW_COMPRESS_POSITIONS,
+                                      LW_COMPRESS_NORM,
+                                      LW_INDEX_ROWS,
+                                      LW_INDEX_GATE,
+                                      LW_INDEX_POSITIONS,
+                                      LW_INDEX_NORM,
                                       LW_INDEX_QUERY,
                                       LW_INDEX_QUERY_NORM,
                                       LW_ATTN_Q,
@@ -180,6 +200,7 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_ATTN_POSITION_QUERIES,
                                       LW_ATTN_GATE,
                                       LW_ATTN_INNER_NORM,
+                                      LW_ATTN_GROUPS,
                                       LW_ATTN_OUTPUT,
                                       LW_ATTN_OUTPUT_BIAS,
                                       LW_LAUREL_DOWN,
@@ -207,6 +228,10 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_FFN_DOWN,
                                       LW_FFN_GATE_BIAS,
                                       LW_FFN_UP_BIAS,
+                                      LW_HYPER_FFN,
+                                      LW_HYPER_FFN_BASE,
+                                      LW_HYPER_FFN_SCALE,
+                                      LW_ROUTER_TABLE,
                                       LW_ROUTER,
                                       LW_ROUTER_BIAS,
                                       LW_ROUTER_CHOICE_BIAS,
@@ -238,8 +263,9 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_ATTN_INPUT_ORDER,
                                       LW_ATTN_OUTPUT_ORDER,
                                       LW_FFN_INPUT_ORDER};
-static const lw_role last_roles[] = {LW_STREAMS_OUT, LW_OUTPUT_NORM, LW_OUTPUT_BIAS, LW_OUTPUT_NORM_BIAS,
-                                     LW_MEAN_SHIFT,  LW_MEAN_SCALE,  LW_OUTPUT};
+static const lw_role last_roles[] = {LW_HYPER_HEAD,  LW_HYPER_HEAD_BASE, LW_HYPER_HEAD_SCALE, LW_STREAMS_OUT,
+                                     LW_OUTPUT_NORM, LW_OUTPUT_BIAS,     LW_OUTPUT_NORM_BIAS, LW_MEAN_SHIFT,
+                                     LW_MEAN_SCALE,  LW_OUTPUT};
 static const lw_role dense_roles[] = {LW_DENSE_INPUT_NORM, LW_DENSE_INPUT_NORM_BIAS, LW_DENSE, LW_DENSE_BIAS,
                                       LW_DENSE_NORM,       LW_DENSE_NORM_BIAS};
 

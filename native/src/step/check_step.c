@@ -1,6 +1,7 @@
 // Checks of a step's arguments. All checks come before anything is run or written.
 #include <string.h>
 
+#include "kinds/entries.h"
 #include "kinds/index.h"
 #include "status.h"
 #include "step/run.h"
@@ -39,6 +40,9 @@ static lw_status check_sequence(const lw_session* s, const lw_batch* b, uint32_t
     if (tokens > lw_index_room(s))
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, the index of attention has room for %llu",
                        sequence, (unsigned long long)tokens, (unsigned long long)lw_index_room(s));
+    if (tokens > lw_shared_room(s))
+        return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, what queries see has room for %llu",
+                       sequence, (unsigned long long)tokens, (unsigned long long)lw_shared_room(s));
     if (blocks > b->block_table_stride)
         return lw_fail(LW_ERR_ARGUMENT, "batch: sequence %u has %llu tokens, its table of %u blocks holds fewer",
                        sequence, (unsigned long long)tokens, b->block_table_stride);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "graph/observe.h"
+#include "kinds/hyper.h"
 #include "kinds/kinds.h"
 #include "kinds/mtp.h"
 #include "kinds/streams.h"
@@ -155,6 +156,7 @@ static void run_model(lw_worker* w) {
         return;
     }
     if (w->c->n_streams > 0 && w->rows > 0) lw_join_streams(w);
+    if (w->c->hyper_streams > 0 && w->rows > 0) lw_join_hyper(w);
     if (has_head) lw_keep_hidden(w);
     if (w->rows > 0) logits(w);
     if (has_head) lw_feed_head(w);

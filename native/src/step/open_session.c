@@ -151,7 +151,7 @@ static bool open_memory(lw_session* s) {
     s->scratch_bytes = lw_round_up(s->widths.scratch, 4096);
     s->draw_scratch_bytes = c->pooled ? 0 : lw_round_up(lw_sample_scratch_bytes(c->vocab_size), 4096);
     s->partial_floats = lw_partial_floats(s);
-    s->n_phases = (size_t)c->n_layers * 32 + 32;
+    s->n_phases = (size_t)c->n_layers * 48 + 32;
     lw_parts parts = {0};
     take_all(s, &parts);
     if (!lw_block_map(parts.used, &s->memory)) return false;
@@ -219,9 +219,11 @@ static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
     for (uint32_t i = 0; lw_kv_codes(kv_type) && i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
         const bool by_distance = c->alibi || c->distances;
-        if (by_distance || c->latent_rank > 0)
+        if (by_distance || c->latent_rank > 0 || c->shared_rows)
             return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1) or F32 (0) where %s", (int)kv_type,
-                           by_distance ? "scores change by distance" : "attention is latent");
+                           by_distance      ? "scores change by distance"
+                           : c->shared_rows ? "rows are shared"
+                                            : "attention is latent");
     }
     return LW_OK;
 }
@@ -253,7 +255,7 @@ lw_status lw_session_open(const lw_model* model, const lw_session_config* config
     if (model->config.pooled && !lw_is_tower(&model->config))
         s->config.n_blocks = config->max_batch_tokens / LW_BLOCK_TOKENS + config->max_batch_logits;
     lw_kv_describe(lw_largest_kv(model, config->kv_type), config->kv_type, s->config.n_blocks, &s->kv);
-    s->places = calloc(model->config.n_layers, sizeof *s->places);
+    s->places = calloc(2 * (size_t)model->config.n_layers, sizeof *s->places);
     s->kv_of = calloc(model->config.n_layers, sizeof *s->kv_of);
     if (s->places != NULL)
         s->groups = lw_group_layers(model, config->kv_type, config->groups_by_window != 0, s->places);

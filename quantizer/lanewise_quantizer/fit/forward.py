@@ -44,7 +44,7 @@ def check_computable(config: ModelConfig) -> None:
     odd = None
     if config.pooling is not None:
         odd = "encoders"
-    elif config.n_streams:
+    elif config.n_streams or config.hyper_streams:
         odd = "several residual streams"
     elif any(layer.attn_norm_replaces or layer.ffn_norm_replaces for layer in config.layers):
         odd = "norms after each addition"

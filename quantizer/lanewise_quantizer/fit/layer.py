@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.names import ORDERS, is_vector
-from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig, Plain, ShortConv
+from lanewise.loading.base.program import (
+    Attention,
+    Gated,
+    Layer,
+    ModelConfig,
+    Plain,
+)
+from lanewise.loading.base.recurrences import ShortConv
 from lanewise.loading.programs.native_program import layer_shapes
 from lanewise_quantizer.fit.recurrence import KEPT
 

@@ -8,7 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import GatedDelta, ShortConv, Ssd, State
+from lanewise.loading.base.recurrences import (
+    GatedDelta,
+    ShortConv,
+    Ssd,
+    State,
+)
 from lanewise_quantizer.fit.activations import sigmoid
 
 Floats = npt.NDArray[np.float32]

@@ -82,6 +82,11 @@ COSTS = {
     Role.STREAMS_OUT: 1.0,
     Role.LAUREL_DOWN: 0.5,
     Role.LAUREL_UP: 0.7,
+    Role.COMPRESS_ROWS: 1.0,
+    Role.COMPRESS_GATE: 1.0,
+    Role.INDEX_ROWS: 1.0,
+    Role.INDEX_GATE: 1.0,
+    Role.ATTN_GROUPS: 1.0,
     Role.MTP_PROJECTION: 0.0,  # which has no part in any answer
 }
 

@@ -13,6 +13,8 @@ from lanewise.loading.base.program import (
     Layer,
     ModelConfig,
     Plain,
+)
+from lanewise.loading.base.recurrences import (
     ShortConv,
     State,
 )

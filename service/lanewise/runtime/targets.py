@@ -44,6 +44,8 @@ MATRICES = frozenset(
         Role.PER_LAYER_EMBEDDING,
         Role.PER_LAYER_PROJECTION,
         *(Role.STREAMS_IN, Role.STREAMS_OUT, Role.LAUREL_DOWN, Role.LAUREL_UP),
+        *(Role.COMPRESS_ROWS, Role.COMPRESS_GATE, Role.INDEX_ROWS, Role.INDEX_GATE),
+        Role.ATTN_GROUPS,
         Role.PER_LAYER_GATE,
         Role.PER_LAYER_OUT,
         Role.MTP_PROJECTION,

@@ -14,9 +14,11 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import (
     Attention,
     Experts,
-    GatedDelta,
     ModelConfig,
     Rope,
+)
+from lanewise.loading.base.recurrences import (
+    GatedDelta,
     ShortConv,
     Ssd,
     State,

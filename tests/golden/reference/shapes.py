@@ -6,9 +6,11 @@ from lanewise.loading.base.program import (
     Attention,
     Experts,
     Gated,
-    GatedDelta,
     ModelConfig,
     Plain,
+)
+from lanewise.loading.base.recurrences import (
+    GatedDelta,
     ShortConv,
     State,
 )

@@ -13,7 +13,8 @@ import numpy as np
 
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.names import HF, TENSOR_NAMES, is_vector
-from lanewise.loading.base.program import GatedDelta, ModelConfig
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.recurrences import GatedDelta
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.families.table import family_named
 from lanewise.loading.files.rearranging import Rearranged, Rows
@@ -94,13 +95,19 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
 
 
 def _roles_of(config: ModelConfig, layer: int) -> Mapping[Role, tuple[int, int]]:
-    """Return a layer's matrices that can be adapted; queries of latent attention cannot."""
+    """Return a layer's matrices that can be adapted; queries of latent attention cannot.
+
+    Of attention to shared rows no matrix can.
+    """
     attention = config.layers[layer].attention
-    latent = attention is not None and attention.latent_rank > 0
+    latent = attention is not None and (attention.latent_rank > 0 or attention.shared_rows)
+    refused = {*QUERIES_KEYS_VALUES} if latent else set()
+    if attention is not None and attention.shared_rows:
+        refused.add(Role.ATTN_OUTPUT)
     return {
         role: shape
         for role, shape in layer_shapes(config, layer).items()
-        if role in ADAPTED and not (latent and role in QUERIES_KEYS_VALUES)
+        if role in ADAPTED and role not in refused
     }
 
 

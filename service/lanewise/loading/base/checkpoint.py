@@ -169,6 +169,28 @@ class Role(IntEnum):
     ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
     FFN_INNER_NORM = 121  # (size,)
     INDEX_QUERY_NORM = 122  # (index_dim,), of layers with an index_block
+    # Of attention to shared rows that makes entries of M tokens; twice the rows with ``overlap``.
+    COMPRESS_ROWS = 127  # (head_dim, hidden_size)
+    COMPRESS_GATE = 128  # (head_dim, hidden_size)
+    COMPRESS_POSITIONS = 129  # (M * head_dim,)
+    COMPRESS_NORM = 130  # (head_dim,)
+    INDEX_ROWS = 131  # (index_dim, hidden_size)
+    INDEX_GATE = 132  # (index_dim, hidden_size)
+    INDEX_POSITIONS = 133  # (M * index_dim,)
+    INDEX_NORM = 134  # (index_dim,)
+    ATTN_GROUPS = 135  # (output_groups * output_rank, n_heads * head_dim / output_groups)
+    # Of models with hyper_streams, N. In every layer:
+    HYPER_ATTN = 136  # (N * (N + 2), N * hidden_size)
+    HYPER_ATTN_BASE = 137  # (N * (N + 2),)
+    HYPER_ATTN_SCALE = 138  # (3,)
+    HYPER_FFN = 139
+    HYPER_FFN_BASE = 140
+    HYPER_FFN_SCALE = 141
+    ROUTER_TABLE = 142  # (vocab_size * n_used,), of experts that are looked up
+    # Once per model:
+    HYPER_HEAD = 143  # (N, N * hidden_size)
+    HYPER_HEAD_BASE = 144  # (N,)
+    HYPER_HEAD_SCALE = 145  # (1,)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
     ),
     Role.STREAMS_IN: ("altup_proj.weight", "model.altup_projections.weight"),
     Role.STREAMS_OUT: ("altup_unembd_proj.weight", "model.altup_unembed_projections.weight"),
+    Role.HYPER_HEAD: ("output_hc_fn.weight", "model.hc_head.fn"),
+    Role.HYPER_HEAD_BASE: ("output_hc_base.weight", "model.hc_head.base"),
+    Role.HYPER_HEAD_SCALE: ("output_hc_scale.weight", "model.hc_head.scale"),
     Role.OUTPUT_NORM_BIAS: ("output_norm.bias", "model.norm.bias"),
     Role.POSITION_EMBEDDING: ("position_embd.weight", "model.embed_positions.weight"),
     Role.TOKEN_TYPE_EMBEDDING: ("token_types.weight", "model.embed_token_types.weight"),
@@ -101,6 +104,22 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         Role.INDEX_KEY_NORM: ("indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"),
         Role.INDEX_KEY_NORM_BIAS: ("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"),
         Role.INDEX_WEIGHTS: ("indexer.proj.weight", "self_attn.indexer.weights_proj.weight"),
+        Role.COMPRESS_ROWS: ("attn_compress_kv.weight", "self_attn.compressor.kv_proj.weight"),
+        Role.COMPRESS_GATE: ("attn_compress_gate.weight", "self_attn.compressor.gate_proj.weight"),
+        Role.COMPRESS_POSITIONS: ("attn_compress_ape", "self_attn.compressor.positions"),
+        Role.COMPRESS_NORM: ("attn_compress_norm.weight", "self_attn.compressor.norm.weight"),
+        Role.INDEX_ROWS: ("indexer.compress_kv.weight", "self_attn.indexer.kv_proj.weight"),
+        Role.INDEX_GATE: ("indexer.compress_gate.weight", "self_attn.indexer.gate_proj.weight"),
+        Role.INDEX_POSITIONS: ("indexer.compress_ape", "self_attn.indexer.positions"),
+        Role.INDEX_NORM: ("indexer.compress_norm.weight", "self_attn.indexer.norm.weight"),
+        Role.ATTN_GROUPS: ("attn_output_a.weight", "self_attn.o_groups.weight"),
+        Role.HYPER_ATTN: ("hc_attn_fn.weight", "attn_hc.fn"),
+        Role.HYPER_ATTN_BASE: ("hc_attn_base", "attn_hc.base"),
+        Role.HYPER_ATTN_SCALE: ("hc_attn_scale", "attn_hc.scale"),
+        Role.HYPER_FFN: ("hc_ffn_fn.weight", "ffn_hc.fn"),
+        Role.HYPER_FFN_BASE: ("hc_ffn_base", "ffn_hc.base"),
+        Role.HYPER_FFN_SCALE: ("hc_ffn_scale", "ffn_hc.scale"),
+        Role.ROUTER_TABLE: ("ffn_gate_tid2eid", "mlp.gate.experts_of_tokens"),
         Role.FFN_NORM: ("ffn_norm.weight", "post_attention_layernorm.weight"),
         Role.FFN_GATE: ("ffn_gate.weight", "mlp.gate_proj.weight"),
         Role.FFN_UP: ("ffn_up.weight", "mlp.up_proj.weight"),
@@ -243,5 +262,8 @@ def is_vector(role: Role) -> bool:
         or role in (Role.STREAM_CORRECTION, Role.STREAM_SCALE)
         or role in (Role.MEAN_SHIFT, Role.MEAN_SCALE, Role.CLAMPS, Role.HEAD_TOKENS)
         or role in (Role.STATE_CONV, Role.STATE_RATE, Role.STATE_SKIP)
+        or role in (Role.ROUTER_TABLE, Role.COMPRESS_POSITIONS, Role.INDEX_POSITIONS)
+        or role in (Role.HYPER_ATTN_BASE, Role.HYPER_ATTN_SCALE, Role.HYPER_FFN_BASE)
+        or role in (Role.HYPER_FFN_SCALE, Role.HYPER_HEAD_BASE, Role.HYPER_HEAD_SCALE)
         or role.name.endswith(("NORM", "BIAS"))
     )

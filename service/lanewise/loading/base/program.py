@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from lanewise.loading.base.drafting_heads import Reader, Taps
 from lanewise.loading.base.patches import Patches
+from lanewise.loading.base.recurrences import State
 
 
 def plain_score_scale(head_dim: int) -> float:
@@ -106,6 +107,23 @@ class Attention:
     # each, for each index head's share of the KV heads. index_local blocks are seen always.
     index_block: int = 0
     index_local: int = 0
+    # Attention to shared rows (DeepSeek V4): one row of a token, a norm of the product of K's
+    # matrix, is the key and the value of all heads. Queries have a query_rank, and a norm without
+    # weights for each head. RoPE turns the last rope_dim values of both, in pairs side by side, and
+    # those of a head's result back. The results are cut into output_groups equal parts, each goes
+    # through a matrix of its own with output_rank results, and the output matrix reads all of
+    # these. n_kv_heads is 1. Not beside what latent attention is not beside.
+    shared_rows: bool = False
+    output_groups: int = 0
+    output_rank: int = 0
+    # M, or 0. Each M tokens make an entry: for each dimension the mean of a projection of the
+    # tokens, weighted by the softmax of another one and of numbers of the tokens' places, then a
+    # norm, and RoPE at the place of the first one. Queries of the last token and of later ones
+    # attend to it besides. With ``overlap`` the M tokens before have a part in it, by projections
+    # of their own. With an index_topk queries attend to that many entries, the keys of whose index
+    # scores are entries too.
+    compress: int = 0
+    overlap: bool = False
 
     @property
     def turning(self) -> int:
@@ -127,67 +145,6 @@ class Attention:
 # RMSNorm over each head after RoPE; LayerNorm over each head before RoPE, with its own weights for
 # each head.
 QK_NORMS = ("none", "head", "whole", "turned", "layer")
-
-
-@dataclass(frozen=True)
-class ShortConv:
-    """out(c * conv(b * x)) with b, c, x = in(x): a causal convolution of each channel (LFM2)."""
-
-    taps: int  # tokens that a result depends on, its own included
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """A convolution followed by a state of (key_dim, value_dim) for each head."""
-
-    taps: int
-    n_heads: int
-    value_dim: int  # of a head
-    n_key_heads: int
-    key_dim: int
-
-    @property
-    def inner(self) -> int:
-        """Values of all heads together."""
-        return self.n_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: the values, and the keys twice."""
-        return self.inner + 2 * self.n_key_heads * self.key_dim
-
-
-@dataclass(frozen=True)
-class GatedDelta(Recurrence):
-    """The gated delta rule (Qwen3-Next).
-
-    q, k, v = silu(conv(in(x))), q and k normalized to length 1, q divided by sqrt(key_dim). With g
-    = exp(A * softplus(a + bias)) and beta = sigmoid(b): S *= g; S += k (beta (v - S^T k))^T; o =
-    S^T q. Then out(rmsnorm(o) * silu(z)), one norm for each head.
-    """
-
-    keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
-
-
-@dataclass(frozen=True)
-class Ssd(Recurrence):
-    """State space duality (Mamba 2); the groups of B and C are its key heads.
-
-    x, B, C = silu(conv(in(x)) + bias). With d = softplus(dt + bias): S = exp(d A) S + B (d x)^T; y
-    = S^T C + D x. Then out(rmsnorm(y * silu(z))), with norms over ``norm_size`` values, or no norm
-    if that is None.
-    """
-
-    norm_size: int | None = None
-    conv_bias: bool = True
-
-
-State = ShortConv | GatedDelta | Ssd
-STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
-    "short_conv": ShortConv,
-    "gated_delta": GatedDelta,
-    "ssd": Ssd,
-}
 
 
 @dataclass(frozen=True)
@@ -238,9 +195,9 @@ class Experts:
     denominator_least: float = 0.0  # ... which is at least this
     scale: float = 1.0  # of the weights, after all that
     activation: str = "silu"  # one of CURVES, or "clamped" or "capped" if gated
-    limit: float = 0.0  # of "clamped" and "capped"
+    limit: float = 0.0  # of "clamped", "capped" and "limited"
     alpha: float = 0.0  # of "clamped"
-    shared_limit: float = 0.0  # of "capped": that of the shared expert
+    shared_limit: float = 0.0  # of "capped" and "limited": that of the shared expert
     bias: bool = False  # of all experts' matrices
     down_bias: bool = False  # one for all experts, added to their weighted sum
     shared_size: int = 0  # size of the shared expert; 0: none
@@ -254,6 +211,7 @@ class Experts:
     # Experts but the shared one read a projection of x of this size, and the weighted sum of their
     # results goes through a second one; 0: not. Without biases and own_norms.
     latent_size: int = 0
+    looks_up: bool = False  # a table has each token's experts; scores are only their weights
 
 
 FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
@@ -262,8 +220,9 @@ FFN_KINDS: Mapping[str, type[Gated] | type[Plain] | type[Experts]] = {
     "experts": Experts,
 }
 
-# softmax of all logits, then the largest; the largest logits, then softmax of these; sigmoid.
-ROUTERS = ("softmax", "top_softmax", "sigmoid")
+# softmax of all logits, then the largest; the largest logits, then softmax of these; sigmoid; the
+# root of ln(1 + exp).
+ROUTERS = ("softmax", "top_softmax", "sigmoid", "sqrt_softplus")
 
 # x times: sigmoid(x); the normal distribution's CDF of x; its tanh approximation; 1 if x > 0.
 # relu_squared is x^2 if x > 0. FFNs without experts may also have xIELU: alpha x^2 + x / 2 if x >
@@ -271,8 +230,8 @@ ROUTERS = ("softmax", "top_softmax", "sigmoid")
 CURVES = ("silu", "gelu", "gelu_tanh", "relu", "relu_squared")
 FFN_CURVES = (*CURVES, "xielu")
 # curve(g) * u; or (u' + 1) * g' * sigmoid(alpha * g'), g' = min(g, limit), u' = clamp(u, +-limit);
-# or min(silu(g), limit) * u', where a limit of 0 is none, also of gated FFNs.
-ACTIVATIONS = (*CURVES, "clamped", "capped")
+# or min(silu(g), limit) * u', where a limit of 0 is none, also of gated FFNs; or silu(g') * u'.
+ACTIVATIONS = (*CURVES, "clamped", "capped", "limited")
 
 
 @dataclass(frozen=True)
@@ -384,6 +343,15 @@ class ModelConfig:
     # is the mean of x and a projection of each stream, as large as x.
     n_streams: int = 0
     laurel_rank: int = 0
+    # N, or 0. A token has N streams that are mixed (manifold-constrained hyper-connections), which
+    # begin as its embedding. Of all of them together, divided by their root mean square, matrices
+    # make the weights (a, b, M). Attention reads the sum of a[i] s[i], and from its result y comes
+    # s[i] = b[i] y + sum of M[j, i] s[j]; the FFN likewise. The output norm reads such a sum, too.
+    # a is a sigmoid plus hyper_eps, b twice a sigmoid, and M's columns and rows are divided by
+    # their sums so many times in turn.
+    hyper_streams: int = 0
+    hyper_iterations: int = 0
+    hyper_eps: float = 0.0
     per_layer_projected: bool = False  # there is no table: e = norm(p / sqrt(hidden_size))
     # Rows added to the embedding, by position and, in pooled models, by token type.
     learned_positions: bool = False
@@ -447,6 +415,10 @@ class ModelConfig:
     @property
     def sliding_window(self) -> int | None:
         """The largest window of all layers in tokens; None if a layer has none."""
-        windows = [one.attention.window for one in self.layers if one.attention is not None]
+        windows = [
+            None if one.attention.compress else one.attention.window
+            for one in self.layers
+            if one.attention is not None
+        ]
         known = [window for window in windows if window is not None]
         return max(known) if windows and len(known) == len(windows) else None

@@ -14,7 +14,11 @@ import numpy as np
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.formats import round_to_f32
 from lanewise.loading.base.json_files import Fields
-from lanewise.loading.base.program import Layer, ModelConfig, Ssd
+from lanewise.loading.base.program import (
+    Layer,
+    ModelConfig,
+)
+from lanewise.loading.base.recurrences import Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family

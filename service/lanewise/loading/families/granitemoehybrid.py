@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.names import GGUF
-from lanewise.loading.base.program import Attention, Experts, Gated, ModelConfig, Ssd
+from lanewise.loading.base.program import (
+    Attention,
+    Experts,
+    Gated,
+    ModelConfig,
+)
+from lanewise.loading.base.recurrences import Ssd
 from lanewise.loading.families import granitemoe, mamba2
 from lanewise.loading.families.common import check_activation, gated_of, model_of, n_layers_of
 from lanewise.loading.families.experts import experts_of, flatten_gguf_experts

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import Experts, Gated, ModelConfig, ShortConv
+from lanewise.loading.base.program import (
+    Experts,
+    Gated,
+    ModelConfig,
+)
+from lanewise.loading.base.recurrences import ShortConv
 from lanewise.loading.families.common import attention_of, gated_of, model_of, n_layers_of
 from lanewise.loading.families.family import Family
 from lanewise.loading.families.states import (

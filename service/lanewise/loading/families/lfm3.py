@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import ModelConfig, ShortConv
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.recurrences import ShortConv
 from lanewise.loading.families.common import KINDS as ATTENDING
 from lanewise.loading.families.common import (
     attention_of,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import ModelConfig, Ssd
+from lanewise.loading.base.program import ModelConfig
+from lanewise.loading.base.recurrences import Ssd
 from lanewise.loading.families.states import check_no_bias, give, give_conv
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.model_file import ModelFile

@@ -9,7 +9,13 @@ from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import round_to_f32
-from lanewise.loading.base.program import Experts, Layer, ModelConfig, Plain, Ssd
+from lanewise.loading.base.program import (
+    Experts,
+    Layer,
+    ModelConfig,
+    Plain,
+)
+from lanewise.loading.base.recurrences import Ssd
 from lanewise.loading.families import mamba2
 from lanewise.loading.families.common import attention_of, model_of, trunk_layers_of
 from lanewise.loading.families.experts import (

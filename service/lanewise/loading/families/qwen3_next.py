@@ -8,7 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import Attention, Experts, Gated, GatedDelta, ModelConfig
+from lanewise.loading.base.program import (
+    Attention,
+    Experts,
+    Gated,
+    ModelConfig,
+)
+from lanewise.loading.base.recurrences import GatedDelta
 from lanewise.loading.families.common import (
     MROPE,
     attention_of,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import Attention, Experts, Gated, Layer, State
+from lanewise.loading.base.program import (
+    Attention,
+    Experts,
+    Gated,
+    Layer,
+)
+from lanewise.loading.base.recurrences import State
 from lanewise.loading.families.common import n_layers_of
 from lanewise.loading.files.rearranging import Rearranged
 from lanewise.loading.programs.model_file import ModelFile

@@ -14,6 +14,7 @@ from lanewise.loading.families import (
     deberta_v2,
     deepseek_v2,
     deepseek_v3,
+    deepseek_v4,
     deepseek_v32,
     distilbert,
     embedding_gemma2,
@@ -163,6 +164,7 @@ FAMILIES: tuple[Family, ...] = (
     deepseek_v2.FAMILY,
     deepseek_v3.FAMILY,
     deepseek_v32.FAMILY,
+    deepseek_v4.FAMILY,
     youtu.FAMILY,
     bert.FAMILY,
     roberta.FAMILY,
@@ -190,8 +192,7 @@ REASONS = {
         *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
     ),
     DECODED: ("t5", "t5encoder"),
-    "its attention sees compressed texts, it has several residual streams and routers that look up"
-    " tokens, which are not supported": ("deepseek_v4", "deepseek4"),
+    "only directories of DeepSeek V4 are read, its GGUF files are not": ("deepseek4",),
     "it writes blocks of tokens by diffusion, which is not supported": (
         *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
     ),

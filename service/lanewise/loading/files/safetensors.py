@@ -17,7 +17,7 @@ MAX_HEADER_BYTES = 100 << 20
 MAX_DIMENSIONS = 8
 MAX_SIZE = 2**63 - 1
 DTYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
-SIZES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I32": 4, "I64": 8} | {
+SIZES = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I32": 4, "I64": 8} | {
     dtype: BLOCKS[kind].n_bytes for dtype, kind in DTYPES.items()
 }
 

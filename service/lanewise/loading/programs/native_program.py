@@ -15,14 +15,16 @@ from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.program import (
     FFN_KINDS,
     POOLINGS,
-    STATE_KINDS,
     Attention,
     Experts,
     Gated,
     Layer,
     ModelConfig,
-    Recurrence,
     Rope,
+)
+from lanewise.loading.base.recurrences import (
+    STATE_KINDS,
+    Recurrence,
     Ssd,
 )
 from lanewise.native.library import Native, NativeError, native
@@ -230,6 +232,7 @@ def _faults(config: ModelConfig) -> Iterable[str]:
             "inner_norm": any(_has_inner_norm(layer) for layer in config.layers),
             "embedding_norm": config.embedding_norm,
             "n_streams": config.n_streams > 0,
+            "hyper_streams": config.hyper_streams > 0,
         }.items():
             if here:
                 yield f"residual_scale is {config.residual_scale}; 1 is needed beside {name}"

@@ -14,7 +14,6 @@ from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.program import (
     FFN_KINDS,
-    STATE_KINDS,
     Attention,
     Dense,
     Gated,
@@ -23,6 +22,7 @@ from lanewise.loading.base.program import (
     Pooling,
     Rope,
 )
+from lanewise.loading.base.recurrences import STATE_KINDS
 from lanewise.loading.programs.native_program import check_program
 
 AGAIN = "pack or quantize the model again with this version"

@@ -24,6 +24,7 @@ PREFIXES = (
     ("model.word_embeddings.weight", "model.embed_tokens.weight"),
     ("transformer.word_embeddings.weight", "model.embed_tokens.weight"),
     ("gpt_neox.embed_in.weight", "model.embed_tokens.weight"),
+    ("embed.weight", "model.embed_tokens.weight"),  # DeepSeek V4
     ("embed_out.weight", "lm_head.weight"),
 )
 # Embedding models saved without their head have no prefix.

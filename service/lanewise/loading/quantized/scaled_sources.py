@@ -5,7 +5,7 @@
 ``weight_scale``: of the matrix [] or [1], of rows [outputs] or [outputs, 1], or of blocks. Stacked
 matrices and their scales have one more dimension in front.
 
-- NVFP4 stays integers: ``nvfp4``.
+- NVFP4 stays integers: ``nvfp4``. So do four-bit floats of DeepSeek V4: ``block_scales``.
 
 - compressed-tensors' ``int-quantized``: the same with ``weight`` in I8.
 
@@ -31,6 +31,7 @@ from lanewise.loading.base.formats import STORED_ROW_INPUTS, VECTOR_TYPES, Tenso
 from lanewise.loading.base.json_files import Fields, parse_object
 from lanewise.loading.base.sources import Sources, SourceTensor
 from lanewise.loading.files.rearranging import to_f32
+from lanewise.loading.quantized.block_scales import plain_scales
 from lanewise.loading.quantized.nvfp4 import nvfp4_sources
 from lanewise.loading.quantized.quantization import Scaled
 
@@ -72,7 +73,8 @@ FLOAT8 = {"F8_E4M3": float8_values(4), "F8_E5M2": float8_values(5)}
 
 def unscale_sources(sources: Sources, scaled: Scaled) -> dict[str, SourceTensor]:
     """Return the tensors with each matrix of codes as floats, or as our integer type."""
-    out = nvfp4_sources({name: one for name, one in sources.items() if not name.endswith(UNREAD)})
+    read = {name: one for name, one in sources.items() if not name.endswith(UNREAD)}
+    out = plain_scales(nvfp4_sources(read))
     last = LastConverted()
     for name in [name for name, one in out.items() if one.type in (*FLOAT8, "I8")]:
         ending = next((end for end in SCALES if name + end in out), None)
