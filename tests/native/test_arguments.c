@@ -165,7 +165,7 @@ static void test_tensors(lw_model* model) {
     ARGUMENT(lw_model_load(NULL, LW_ATTN_Q, 0, &t, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, NULL, LW_F32), "must not be NULL");
     ARGUMENT(lw_model_load(model, (lw_role)-1, 0, &t, LW_F32), "no tensor of role -1");
-    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 122");
+    ARGUMENT(lw_model_load(model, LW_ROLE_COUNT, 0, &t, LW_F32), "no tensor of role 126");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, LAYERS, &t, LW_F32), "no tensor of role 4 in layer 2");
     ARGUMENT(lw_model_load(model, LW_OUTPUT, UINT_MAX, &t, LW_F32), "in layer 4294967295");
     ARGUMENT(lw_model_load(model, LW_ATTN_Q, 0, &t, (lw_type)12345), "cannot turn f32 into");
@@ -200,7 +200,7 @@ static void test_packed_tensors(lw_model* model) {
     ARGUMENT(lw_model_load_packed(model, &packed, 1, (lw_load)9), "no way of loading has the number 9");
     REFUSED(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), LW_ERR_FORMAT, "layout ''");
     packed.role = LW_ROLE_COUNT;
-    ARGUMENT(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), "no tensor of role 122");
+    ARGUMENT(lw_model_load_packed(model, &packed, 1, LW_LOAD_MAP), "no tensor of role 126");
     packed.role = LW_ATTN_Q, packed.type = LW_CB4;
     memset(packed.table, 0x80, sizeof packed.table);
     strcpy(packed.layout, "c4b");

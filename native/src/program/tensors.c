@@ -103,7 +103,7 @@ bool lw_is_of_layers(lw_role role) {
     return (role >= LW_ATTN_NORM && role < LW_OUTPUT_NORM_BIAS) ||
            (role >= LW_ATTN_RESULT_NORM && role < LW_OUTPUT_BIAS) ||
            (role >= LW_PER_LAYER_GATE && role <= LW_MTP_NORM) || role == LW_CLAMPS ||
-           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_FFN_INNER_NORM);
+           (role >= LW_EXPERTS_IN && role <= LW_LAUREL_NORM) || (role >= LW_HEAD_FUSION && role <= LW_STATE_VALUES);
 }
 
 bool lw_is_optional(lw_role role) { return role >= LW_ATTN_INPUT_ORDER && role <= LW_FFN_INPUT_ORDER; }
@@ -185,6 +185,10 @@ static const lw_role layer_roles[] = {LW_STREAM_NORM,
                                       LW_LAUREL_UP,
                                       LW_LAUREL_NORM,
                                       LW_STATE_IN,
+                                      LW_STATE_KEYS,
+                                      LW_STATE_VALUES,
+                                      LW_STATE_GATE_DOWN,
+                                      LW_STATE_DECAY_DOWN,
                                       LW_STATE_GATE,
                                       LW_STATE_DECAY,
                                       LW_STATE_CONV,

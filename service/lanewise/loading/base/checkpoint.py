@@ -168,6 +168,11 @@ class Role(IntEnum):
     # Of layers with an inner_norm.
     ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
     FFN_INNER_NORM = 121  # (size,)
+    # Of layers with a state whose channels decay apart; their STATE_IN is that of queries.
+    STATE_DECAY_DOWN = 122  # (decay_rank, hidden_size)
+    STATE_GATE_DOWN = 123  # (gate_rank, hidden_size)
+    STATE_KEYS = 124  # (n_key_heads * key_dim, hidden_size)
+    STATE_VALUES = 125  # (n_heads * value_dim, hidden_size)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,13 @@ from dataclasses import dataclass, replace
 
 from lanewise.loading.base.drafting_heads import Reader, Taps
 from lanewise.loading.base.patches import Patches
+from lanewise.loading.base.recurrences import STATE_KINDS as STATE_KINDS
+from lanewise.loading.base.recurrences import ChannelDelta as ChannelDelta
+from lanewise.loading.base.recurrences import GatedDelta as GatedDelta
+from lanewise.loading.base.recurrences import Recurrence as Recurrence
+from lanewise.loading.base.recurrences import ShortConv as ShortConv
+from lanewise.loading.base.recurrences import Ssd as Ssd
+from lanewise.loading.base.recurrences import State as State
 
 
 def plain_score_scale(head_dim: int) -> float:
@@ -89,8 +96,8 @@ class Attention:
     # Latent attention (MLA), if latent_rank is above 0. A projection of the input gives (c, r). One
     # row of a token serves all heads: norm(c), then r after RoPE. Of a query (n, t), RoPE turns the
     # last rope_dim values, t. Its score is the product of (keys^T n, t) and the row; a head's
-    # result is values times the weighted sum of norm(c). n_kv_heads is 1. There are no biases of Q,
-    # K and V, no norms of heads, gates or slopes, and nothing is shared.
+    # result is values times the weighted sum of norm(c). n_kv_heads is 1. Without ``rope`` nothing
+    # is turned. There are no biases of Q, K and V, no norms of heads or slopes, nothing is shared.
     latent_rank: int = 0
     rope_dim: int = 0  # RoPE turns exactly these
     value_dim: int = 0  # size of a head's result; of plain heads' values, 0: as of their keys
@@ -125,67 +132,6 @@ class Attention:
 # RMSNorm over each head after RoPE; LayerNorm over each head before RoPE, with its own weights for
 # each head.
 QK_NORMS = ("none", "head", "whole", "turned", "layer")
-
-
-@dataclass(frozen=True)
-class ShortConv:
-    """out(c * conv(b * x)) with b, c, x = in(x): a causal convolution of each channel (LFM2)."""
-
-    taps: int  # tokens that a result depends on, its own included
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """A convolution followed by a state of (key_dim, value_dim) for each head."""
-
-    taps: int
-    n_heads: int
-    value_dim: int  # of a head
-    n_key_heads: int
-    key_dim: int
-
-    @property
-    def inner(self) -> int:
-        """Values of all heads together."""
-        return self.n_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Channels of the convolution: the values, and the keys twice."""
-        return self.inner + 2 * self.n_key_heads * self.key_dim
-
-
-@dataclass(frozen=True)
-class GatedDelta(Recurrence):
-    """The gated delta rule (Qwen3-Next).
-
-    q, k, v = silu(conv(in(x))), q and k normalized to length 1, q divided by sqrt(key_dim). With g
-    = exp(A * softplus(a + bias)) and beta = sigmoid(b): S *= g; S += k (beta (v - S^T k))^T; o =
-    S^T q. Then out(rmsnorm(o) * silu(z)), one norm for each head.
-    """
-
-    keys_in_turn: bool = False  # head h has key head h % n_key_heads, not h // (heads of each)
-
-
-@dataclass(frozen=True)
-class Ssd(Recurrence):
-    """State space duality (Mamba 2); the groups of B and C are its key heads.
-
-    x, B, C = silu(conv(in(x)) + bias). With d = softplus(dt + bias): S = exp(d A) S + B (d x)^T; y
-    = S^T C + D x. Then out(rmsnorm(y * silu(z))), with norms over ``norm_size`` values, or no norm
-    if that is None.
-    """
-
-    norm_size: int | None = None
-    conv_bias: bool = True
-
-
-State = ShortConv | GatedDelta | Ssd
-STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
-    "short_conv": ShortConv,
-    "gated_delta": GatedDelta,
-    "ssd": Ssd,
-}
 
 
 @dataclass(frozen=True)

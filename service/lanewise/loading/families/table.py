@@ -6,6 +6,7 @@ from lanewise.loading.base.checkpoint import ModelFileError
 from lanewise.loading.families import (
     apertus,
     arcee,
+    bailing_hybrid,
     bailing_moe,
     bert,
     bitnet,
@@ -34,6 +35,7 @@ from lanewise.loading.families import (
     glm4_moe_lite,
     glm_moe_dsa,
     gpt2,
+    gpt_bigcode,
     gpt_neox,
     gpt_oss,
     granite,
@@ -45,6 +47,7 @@ from lanewise.loading.families import (
     hunyuan_v1_dense,
     internlm3,
     jina_embeddings_v3,
+    kimi_linear,
     laguna,
     lfm2,
     lfm2_moe,
@@ -105,6 +108,7 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_next.FAMILY,
     qwen3_5.FAMILY,
     qwen3_5_moe.FAMILY,
+    kimi_linear.FAMILY,
     gpt_oss.FAMILY,
     phi3.FAMILY,
     granite.FAMILY,
@@ -125,6 +129,7 @@ FAMILIES: tuple[Family, ...] = (
     minimax_m2.FAMILY,
     minimax_m3.FAMILY,
     bailing_moe.FAMILY,
+    bailing_hybrid.FAMILY,
     mellum.FAMILY,
     laguna.FAMILY,
     mimo_v2_flash.FAMILY,
@@ -155,6 +160,7 @@ FAMILIES: tuple[Family, ...] = (
     gpt_neox.FAMILY,
     falcon.FAMILY,
     gpt2.FAMILY,
+    gpt_bigcode.FAMILY,
     lfm2.FAMILY,
     lfm2_moe.FAMILY,
     lfm3.FAMILY,
@@ -187,7 +193,7 @@ STATES, DECODED = (
 REASONS = {
     STATES: (
         *("mamba", "mamba2", "rwkv", "rwkv6", "rwkv7", "jamba"),
-        *("kimi_linear", "kimi-linear", "plamo2", "bailing_hybrid", "bailingmoe3"),
+        "plamo2",
     ),
     DECODED: ("t5", "t5encoder"),
     "its attention sees compressed texts, it has several residual streams and routers that look up"
