@@ -149,7 +149,7 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         change_layer(v, l, &layers[l]);
     }
     lw_model_config config = uniform_model(&alike, ropes, layers);
-    if (v->layers == LATENT || v->layers == INDEXED) config.n_ropes = 2;
+    if (v->layers == LATENT || v->layers == INDEXED || v->layers == CHANNELS) config.n_ropes = 2;
     if (v->layers == ODD_ONES) {
         config.n_ropes = 2;
         config.embedding_scale = 3;
