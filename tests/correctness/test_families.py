@@ -183,6 +183,7 @@ def test_levels_threads_chunks_and_packing_give_the_same_bits(
     [
         *("qwen3_moe", "gpt_oss", "glm4_moe", "ernie4_5_moe", "qwen3_next", "granitemoehybrid"),
         *("deepseek_v2", "deepseek_v3", "minicpm3", "deepseek_v4", "deepseek_v4_odd"),
+        *("kimi_linear", "bailing_hybrid"),
     ],
 )
 def test_matrices_held_in_other_types_have_one_set_of_bits(

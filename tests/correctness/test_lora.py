@@ -141,6 +141,8 @@ OWN_MODULES = {
         *(f"in_proj_{part}" for part in ("qkv", "z", "a", "b")),
         "out_proj",
     ),
+    "kimi_linear": ("k_proj", "v_proj", "b_proj", "o_proj"),
+    "bailing_hybrid": ("k_proj", "v_proj", "b_proj", "f_proj", "dense"),
     "nemotron_h": (*ATTENTION, "in_proj", "out_proj", "up_proj", "down_proj"),
     "granitemoehybrid": (*ATTENTION, "in_proj", "out_proj"),
     "gpt2": ("c_attn", "c_proj", "c_fc"),

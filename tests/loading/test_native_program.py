@@ -39,6 +39,7 @@ STRUCTS = {
     program.Attention: "lw_attention_config",
     recurrences.ShortConv: "lw_state_config",
     recurrences.GatedDelta: "lw_state_config",
+    recurrences.ChannelDelta: "lw_state_config",
     recurrences.Ssd: "lw_state_config",
     program.Gated: "lw_ffn_config",
     program.Plain: "lw_ffn_config",
@@ -61,7 +62,7 @@ def test_each_field_has_a_field_in_c(kind: type) -> None:
 # One of each kind of layer.
 KINDS = (
     *("llama", "deepseek_v2", "falcon_h1", "gemma4"),
-    *("gpt_oss", "lfm2", "nemotron_h", "qwen3_next"),
+    *("gpt_oss", "lfm2", "nemotron_h", "qwen3_next", "kimi_linear"),
 )
 
 

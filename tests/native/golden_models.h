@@ -149,7 +149,7 @@ static lw_model* create_model(const variant* v, const char* isa, lw_layer_config
         change_layer(v, l, &layers[l]);
     }
     lw_model_config config = uniform_model(&alike, ropes, layers);
-    if (v->layers == LATENT || v->layers == INDEXED) config.n_ropes = 2;
+    if (v->layers == LATENT || v->layers == INDEXED || v->layers == CHANNELS) config.n_ropes = 2;
     if (v->layers == ODD_ONES) {
         config.n_ropes = 2;
         config.embedding_scale = 3;
@@ -190,6 +190,8 @@ static void load_latent(lw_model* model, const variant* v, const lw_attention_co
     load_vector(model, LW_LATENT_NORM, l, rank, 1.0f, true);
     load(model, LW_LATENT_KEYS, l, matrix_type(v, 1), c->n_heads * rank, c->head_dim - c->rope_dim, 0.2f, 0);
     load(model, LW_LATENT_VALUES, l, matrix_type(v, 2), c->n_heads * c->value_dim, rank, 0.2f, 0);
+    const uint32_t gates = c->output_gate == 2 ? c->n_heads : c->n_heads * c->value_dim;
+    if (c->output_gate) load(model, LW_ATTN_GATE, l, matrix_type(v, 2), gates, h, 0.2f, 0);
     load(model, LW_ATTN_OUTPUT, l, matrix_type(v, 3), h, c->n_heads * c->value_dim, 0.2f, 0);
     if (c->index_heads > 0) load_index(model, v, c, l);
 }
@@ -228,16 +230,22 @@ static void load_attention(lw_model* model, const variant* v, const lw_attention
 static void load_state(lw_model* model, const variant* v, const lw_state_config* c, uint32_t l) {
     const uint32_t h = v->hidden, n = c->n_heads, keys = 2 * c->n_key_heads * c->key_dim;
     const uint32_t inner = c->kind == LW_SHORT_CONV ? h : n * c->value_dim, channels = inner + keys;
-    const bool delta = c->kind == LW_GATED_DELTA;
-    load(model, LW_STATE_IN, l, matrix_type(v, 0), c->kind == LW_SHORT_CONV ? 3 * h : channels, h, 0.2f, 0);
+    const bool each = c->kind == LW_CHANNEL_DELTA, delta = each || c->kind == LW_GATED_DELTA;
+    const uint32_t decays = each ? n * c->key_dim : n, rank = c->decay_rank, gate_rank = c->gate_rank;
+    const uint32_t inputs = c->kind == LW_SHORT_CONV ? 3 * h : each ? keys / 2 : channels;
+    load(model, LW_STATE_IN, l, matrix_type(v, 0), inputs, h, 0.2f, 0);
+    if (each) load(model, LW_STATE_KEYS, l, matrix_type(v, 1), keys / 2, h, 0.2f, 0);
+    if (each) load(model, LW_STATE_VALUES, l, matrix_type(v, 2), inner, h, 0.2f, 0);
+    if (rank > 0) load(model, LW_STATE_DECAY_DOWN, l, matrix_type(v, 2), rank, h, 0.2f, 0);
+    if (gate_rank > 0) load(model, LW_STATE_GATE_DOWN, l, matrix_type(v, 1), gate_rank, h, 0.2f, 0);
     load(model, LW_STATE_OUT, l, matrix_type(v, 3), h, inner, 0.2f, 0);
     load_vector(model, LW_STATE_CONV, l, channels * c->taps, 0.5f, true);
     load_vector(model, LW_STATE_CONV_BIAS, l, channels, 0.1f, c->conv_bias);
     if (c->kind == LW_SHORT_CONV) return;
-    load(model, LW_STATE_GATE, l, matrix_type(v, 1), inner, h, 0.2f, 0);
-    load(model, LW_STATE_DECAY, l, matrix_type(v, 2), n, h, 0.2f, 0);
+    load(model, LW_STATE_GATE, l, matrix_type(v, 1), inner, gate_rank > 0 ? gate_rank : h, 0.2f, 0);
+    load(model, LW_STATE_DECAY, l, matrix_type(v, 2), decays, rank > 0 ? rank : h, 0.2f, 0);
     if (delta) load(model, LW_STATE_BETA, l, matrix_type(v, 2), n, h, 0.2f, 0);
-    load_vector(model, LW_STATE_DECAY_BIAS, l, n, 1.0f, true);
+    load_vector(model, LW_STATE_DECAY_BIAS, l, decays, 1.0f, true);
     load_vector(model, LW_STATE_RATE, l, n, -0.5f, true);
     load_vector(model, LW_STATE_SKIP, l, n, 1.0f, !delta);
     load_vector(model, LW_STATE_NORM, l, delta ? c->value_dim : inner, 1.0f, delta || c->norm_size > 0);

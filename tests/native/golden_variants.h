@@ -30,6 +30,7 @@ enum {
     ODD_ONES,
     SHORT_CONVS,
     DELTAS,
+    CHANNELS,
     SSDS,
     BOTH,
     UNGATED_EXPERTS,
@@ -107,6 +108,10 @@ static const variant variants[] = {
      SHORT_CONVS},
     {"q8_0 delta rule", LW_Q8_0, LW_Q8_0, 256, 352, 4, 2, 64, 0, true, false, true, false, false, LW_F16, NULL, DELTAS},
     {"f32 delta rule", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, false, false, false, false, false, LW_F32, NULL, DELTAS},
+    {"q8_0 delta rule of channels", LW_Q8_0, LW_Q8_0, 256, 352, 4, 1, 64, 0, true, false, false, false, false, LW_F16,
+     NULL, CHANNELS},
+    {"f32 delta rule of channels", LW_F32, LW_F32, 60, 96, 3, 1, 20, 0, false, false, false, false, false, LW_F32, NULL,
+     CHANNELS},
     {"k-quants state space", MIXED, LW_Q4_K, 256, 512, 4, 2, 64, 24, true, false, false, false, false, LW_F16,
      k_quants_types, SSDS},
     {"f32 state space", LW_F32, LW_F32, 60, 96, 3, 1, 18, 0, true, false, false, false, false, LW_F32, NULL, SSDS},
@@ -238,6 +243,11 @@ static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config
     const bool large = v->matrices != LW_F32;
     if (v->layers != BOTH && layer != state_layer(v)) {
         out->attention.output_gate = v->layers == DELTAS;
+        if (v->layers == CHANNELS) {
+            make_latent(v, 1, &out->attention);
+            out->attention.rope = large ? out->attention.rope : LW_NO_ROPE;
+            out->attention.output_gate = large ? 2 : 1;
+        }
         return;
     }
     if (v->layers != BOTH) out->attention = (lw_attention_config){0};
@@ -252,6 +262,14 @@ static void change_state_layer(const variant* v, uint32_t layer, lw_layer_config
                                    .key_dim = large ? 64 : 16,
                                    .keys_in_turn = large,
                                    .norm_eps = 1e-5f};
+    if (v->layers == CHANNELS) {
+        out->state.kind = LW_CHANNEL_DELTA;
+        out->state.keys_in_turn = 0;
+        out->state.decay_rank = large ? 64 : 0;
+        out->state.gate_rank = large ? 96 : 7;
+        out->state.decay_floor = large ? 0 : 5;
+        return;
+    }
     if (v->layers == DELTAS) {
         out->ffn.kind = large ? LW_FFN_GATED : LW_FFN_PLAIN;
         out->ffn.activation = large ? LW_SILU : LW_RELU_SQUARED;

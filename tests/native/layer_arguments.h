@@ -62,7 +62,7 @@ static void test_latent_layers(void) {
     SPOILT((a->latent_rank = a->rope_dim = a->value_dim = 0), "layer 1: query_rank is 24, must be 0");
     SPOILT(a->rope_dim = DIM, "layer 1: rope_dim is 32, must be 2 to 31");
     SPOILT(a->rope_dim = 8, "layer 1: rope_dim is 8, which its rope must turn all of");
-    SPOILT(a->rope = LW_NO_ROPE, "layer 1: rope_dim is 16, which its rope must turn all of");
+    SPOILT((a->rope = LW_NO_ROPE, a->index_topk = 5), "layer 1: index_topk is 5, must be 0");
     SPOILT(a->value_dim = 48, "layer 1: value_dim is 48, must be a multiple of 32");
     SPOILT(a->value_dim = 0, "layer 1: value_dim is 0, must be 32 to 1024");
     SPOILT(a->query_rank = 1 << 17, "layer 1: query_rank is 131072");
@@ -70,7 +70,7 @@ static void test_latent_layers(void) {
     SPOILT(a->n_kv_heads = 2, "layer 1: n_kv_heads is 2, must be 1");
     SPOILT(a->qkv_bias = 1, "layer 1: latent_rank is 96, with which qkv_bias, qk_norm");
     SPOILT(a->qk_norm = LW_QK_NORM_HEAD, "layer 1: latent_rank is 96, with which");
-    SPOILT(a->output_gate = 1, "layer 1: latent_rank is 96, with which");
+    SPOILT(a->output_gate = 3, "layer 1: output_gate is 3, must be 0 to 2");
     SPOILT(a->alibi = 1, "layer 1: alibi is 1 and score_scale");
     SPOILT(a->distances = 5, "layer 1: latent_rank is 96, with which");
     SPOILT(a->values_are_keys = 1, "layer 1: latent_rank is 96, with which");

@@ -1,4 +1,4 @@
-// A small model of four layers: three with a state, one of each kind, two with attention.
+// A small model of five layers: four with a state, one of each kind, two with attention.
 #ifndef STATE_MODEL_H
 #define STATE_MODEL_H
 
@@ -8,7 +8,7 @@
 #include "program/slots.h"
 #include "small_model.h"
 
-enum { N_LAYERS = 4 };
+enum { N_LAYERS = 5 };
 
 typedef struct mixed {
     lw_rope rope;
@@ -19,7 +19,8 @@ typedef struct mixed {
 static mixed good;
 static bool has_head;  // one more layer, which is a prediction head
 
-// A short convolution, attention, a delta rule alone, and a state space beside attention with an FFN of squares.
+// A short convolution, attention, a delta rule alone, a state space beside attention with an FFN of squares, and a delta
+// rule of channels.
 static inline void set_good(void) {
     const uniform_config alike = small_config();
     good.rope = uniform_rope(&alike);
@@ -41,6 +42,10 @@ static inline void set_good(void) {
     good.layers[3].state.kind = LW_SSD;
     good.layers[3].state.norm_size = 64;
     good.layers[3].ffn = (lw_ffn_config){.kind = LW_FFN_PLAIN, .size = FFN, .activation = LW_RELU_SQUARED};
+    good.layers[4].state = good.layers[2].state;
+    good.layers[4].state.kind = LW_CHANNEL_DELTA;
+    good.layers[4].state.decay_rank = 24;
+    good.layers[4].state.gate_rank = 40;
     good.model = uniform_model(&alike, &good.rope, good.layers);
     good.layers[N_LAYERS] = uniform_layer(&alike);
     good.layers[N_LAYERS].mtp = 1;

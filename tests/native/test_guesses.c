@@ -311,8 +311,9 @@ static void test_sessions(const lw_model* model) {
     lw_kv_layout layout;
     expect(lw_model_kv_layout(other, LW_F32, 0, &layout) == LW_OK && layout.guess_bytes == 0, "no state, no bytes");
     expect(lw_model_kv_layout(model, LW_F32, 0, &layout) == LW_OK, "the layout of a model with states");
-    // Inputs of 64 and twice 192 channels; decays and betas of twice four heads in a line each.
-    expect(layout.guess_bytes == 4 * (64 + 2 * 192 + 2 * 16), "bytes of a guess");
+    // Inputs of 64 and three times 192 channels; decays and betas of twice four heads in a line each, and in five lines
+    // those of four heads with a decay for each of 16 channels.
+    expect(layout.guess_bytes == 4 * (64 + 3 * 192 + 2 * 16 + 80), "bytes of a guess");
     lw_model_close(other);
 }
 

@@ -12,6 +12,8 @@
 
 enum { MAX_ROWS = 9, MAX_GUESSES = 5 };
 
+typedef enum rule { DELTA, CHANNELS, SSD, RULES } rule;
+
 static int passed, failed;
 static uint64_t state = 88172645463325252u;
 
@@ -121,6 +123,22 @@ static float define_delta(const lw_recur_job* j, lw_recur_rows in, float* cells,
     return fmaf(dot(in.q, in.k, j->key_dim), d, g * qs);
 }
 
+// The same where each channel of a key has a decay.
+static float define_channels(const lw_recur_job* j, lw_recur_rows in, float* cells, size_t column) {
+    float ks = 0, qs = 0;
+    for (size_t i = 0; i < j->key_dim; ++i) {
+        const float s = cells[i * j->columns + column];
+        ks = fmaf(in.k[i] * in.decay[i], s, ks);
+        qs = fmaf(in.q[i] * in.decay[i], s, qs);
+    }
+    const float d = *in.beta * (in.v[column] - ks);
+    for (size_t i = 0; i < j->key_dim; ++i) {
+        float* s = &cells[i * j->columns + column];
+        *s = fmaf(in.k[i], d, in.decay[i] * *s);
+    }
+    return fmaf(dot(in.q, in.k, j->key_dim), d, qs);
+}
+
 static float define_ssd(const lw_recur_job* j, lw_recur_rows in, float* cells, size_t column) {
     const float g = *in.decay, v = in.v[column], x = *in.beta * v;
     float sum = 0;
@@ -134,23 +152,31 @@ static float define_ssd(const lw_recur_job* j, lw_recur_rows in, float* cells, s
 
 // Rows first .. end - 1 of some, by their definition; `out` may be NULL.
 static void define(const lw_recur_job* j, lw_recur_rows in, size_t first, size_t end, float* cells, float* out,
-                   bool ssd) {
+                   rule by) {
     for (size_t row = first; row < end; ++row)
         for (size_t c = 0; c < j->columns; ++c) {
-            const size_t at = row * j->stride, head = row * j->head_stride;
-            const lw_recur_rows own = {in.k + at, in.q + at, in.v + at, in.decay + head, in.beta + head};
-            const float y = ssd ? define_ssd(j, own, cells, c) : define_delta(j, own, cells, c);
+            const size_t at = row * j->stride;
+            const lw_recur_rows own = {in.k + at, in.q + at, in.v + at, in.decay + row * j->decay_stride,
+                                       in.beta + row * j->beta_stride};
+            const float y = by == SSD        ? define_ssd(j, own, cells, c)
+                            : by == CHANNELS ? define_channels(j, own, cells, c)
+                                             : define_delta(j, own, cells, c);
             if (out != NULL) out[row * j->out_stride + c] = y;
         }
 }
 
-static bool recurs(const lw_lane_ops* ops, bool ssd) {
+static void run(const lw_lane_ops* ops, rule by, const lw_recur_job* job) {
+    (by == SSD ? ops->recur_ssd : by == CHANNELS ? ops->recur_channels : ops->recur_delta)(job);
+}
+
+static bool recurs(const lw_lane_ops* ops, rule by) {
     const size_t rows = between(0, MAX_ROWS), key_dim = 16 * between(1, 8), columns = 16 * between(1, 4);
     const bool fresh = next() % 3 == 0;
     const size_t accepted = fresh ? 0 : between(0, MAX_GUESSES), guesses = rows > 1 ? between(0, rows - 1) : 0;
     const size_t stride = 2 * key_dim + columns, heads = between(1, 3), n = key_dim * columns;
+    const size_t decays = by == CHANNELS ? heads * key_dim : heads;
     float *cells = values(n, 1), *in = values((rows + accepted) * stride, 0.3f), *out = values(rows * stride, 1);
-    float *decay = values((rows + accepted) * heads, 0.5f), *beta = values((rows + accepted) * heads, 1);
+    float *decay = values((rows + accepted) * decays, 0.5f), *beta = values((rows + accepted) * heads, 1);
     float *scratch = values(n, 1), *want_cells = copy_of(cells, n), *want = copy_of(out, rows * stride);
     const float* own = in + accepted * stride;
     lw_recur_job job = {
@@ -158,9 +184,10 @@ static bool recurs(const lw_lane_ops* ops, bool ssd) {
         .key_dim = key_dim,
         .columns = columns,
         .state = cells,
-        .in = {own, own + key_dim, own + 2 * key_dim, decay + accepted * heads, beta + accepted * heads},
+        .in = {own, own + key_dim, own + 2 * key_dim, decay + accepted * decays, beta + accepted * heads},
         .stride = stride,
-        .head_stride = heads,
+        .decay_stride = decays,
+        .beta_stride = heads,
         .skip = 0.7f,
         .out = out,
         .out_stride = stride,
@@ -170,12 +197,12 @@ static bool recurs(const lw_lane_ops* ops, bool ssd) {
         .accepted = accepted,
         .accepted_in = {in, in + key_dim, in + 2 * key_dim, decay, beta}};
     for (size_t i = 0; fresh && i < n; ++i) want_cells[i] = 0;
-    define(&job, job.accepted_in, 0, accepted, want_cells, NULL, ssd);
-    define(&job, job.in, 0, rows - guesses, want_cells, want, ssd);
+    define(&job, job.accepted_in, 0, accepted, want_cells, NULL, by);
+    define(&job, job.in, 0, rows - guesses, want_cells, want, by);
     float* behind = copy_of(want_cells, n);
-    define(&job, job.in, rows - guesses, rows, behind, want, ssd);
+    define(&job, job.in, rows - guesses, rows, behind, want, by);
     job.accepted_in.q = NULL;
-    (ssd ? ops->recur_ssd : ops->recur_delta)(&job);
+    run(ops, by, &job);
     const bool same =
         memcmp(out, want, rows * stride * sizeof *out) == 0 && memcmp(cells, want_cells, n * sizeof *cells) == 0;
     float* const all[] = {cells, in, out, decay, beta, scratch, want_cells, want, behind};
@@ -184,14 +211,14 @@ static bool recurs(const lw_lane_ops* ops, bool ssd) {
 }
 
 // A sequence without rows: its state is kept, or zero if it begins, and nothing else is read.
-static bool keeps_states(const lw_lane_ops* ops, bool ssd) {
+static bool keeps_states(const lw_lane_ops* ops, rule by) {
     float cells[16 * 32], kept[16 * 32];
     bool same = true;
     for (int fresh = 0; fresh < 2; ++fresh) {
         for (int i = 0; i < 16 * 32; ++i) cells[i] = kept[i] = (float)i;
         if (fresh) memset(kept, 0, sizeof kept);
         const lw_recur_job job = {.key_dim = 16, .columns = 32, .state = cells, .fresh = fresh != 0};
-        (ssd ? ops->recur_ssd : ops->recur_delta)(&job);
+        run(ops, by, &job);
         same = same && memcmp(cells, kept, sizeof kept) == 0;
     }
     return same;
@@ -225,21 +252,55 @@ static bool gates(const lw_lane_ops* ops) {
     return same;
 }
 
+// The same of decays, for values of both signs and any size; a number that is none is found wherever it comes from.
+static bool decays(const lw_lane_ops* ops) {
+    const size_t n = 16 * between(1, 8), at = between(0, n - 1);
+    const float rate = -(float)between(1, 64) / 8, floor = next() % 2 ? -(float)between(1, 20) / 2 : 0;
+    float *x = values(n, next() % 4 ? 8 : 200), *bias = values(n, 2), *out = values(n, 1), *want = values(n, 1);
+    bool same = ops->decays(out, x, bias, n, rate, floor);
+    same = lw_level_lane_ops[LW_LEVEL_SCALAR]->decays(want, x, bias, n, rate, floor) && same;
+    same = same && memcmp(out, want, n * sizeof *out) == 0;
+    for (size_t i = 0; i < n; ++i) {
+        const double a = (double)(x[i] + bias[i]), power = (double)rate * a;
+        const double weight = floor != 0 ? (double)floor / (1 + lw_exp(power < -700  ? -700
+                                                                       : power < 700 ? power
+                                                                                     : 700))
+                                         : (double)rate * lw_softplus(a);
+        const double right = weight < -87 ? 0 : lw_exp(weight);
+        same = same && fabs((double)out[i] - right) < 1e-6 + 4e-7 * fabs(weight) * right;
+    }
+    (next() % 2 ? x : bias)[at] = next() % 2 ? INFINITY : NAN;
+    same = same && !ops->decays(out, x, bias, n, rate, floor);
+    free(x);
+    free(bias);
+    free(out);
+    free(want);
+    return same;
+}
+
 static void test_level(const lw_lane_ops* ops, const char* name) {
-    bool convolved = true, delta = true, ssd = true, unit = true, gated = true;
+    static const char* const names[RULES] = {"gated delta rules", "delta rules with a decay for each channel",
+                                             "state space recurrences"};
+    bool convolved = true, recurred[RULES] = {true, true, true}, unit = true, gated = true, decayed = true;
     for (int turn = 0; turn < 300; ++turn) {
         convolved = convolves(ops) && convolved;
-        delta = recurs(ops, false) && delta;
-        ssd = recurs(ops, true) && ssd;
+        for (int by = 0; by < RULES; ++by) recurred[by] = recurs(ops, (rule)by) && recurred[by];
         unit = makes_unit(ops) && unit;
         gated = gates(ops) && gated;
+        decayed = decays(ops) && decayed;
     }
     report(convolved, name, "300 convolutions and their tails, with and without guesses");
-    report(delta, name, "300 gated delta rules and their states, with and without guesses");
-    report(ssd, name, "300 state space recurrences and their states, with and without guesses");
-    report(keeps_states(ops, false) && keeps_states(ops, true), name, "states of sequences without rows");
+    bool keep = true;
+    for (int by = 0; by < RULES; ++by) {
+        char what[96];
+        snprintf(what, sizeof what, "300 %s and their states, with and without guesses", names[by]);
+        report(recurred[by], name, what);
+        keep = keeps_states(ops, (rule)by) && keep;
+    }
+    report(keep, name, "states of sequences without rows");
     report(unit, name, "300 vectors made units");
     report(gated, name, "300 rows behind gates");
+    report(decayed, name, "300 rows of decays, and what is no number among them");
 }
 
 int main(int argc, char** argv) {

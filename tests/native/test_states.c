@@ -12,14 +12,15 @@ enum { N_TOKENS = 21, N_STATES = 5 };
 static void test_configs(void) {
     lw_model* model = NULL;
     lw_model_config* c = &good.model;
-    lw_state_config *conv = &good.layers[0].state, *delta = &good.layers[2].state, *ssd = &good.layers[3].state;
+    lw_state_config *conv = &good.layers[0].state, *delta = &good.layers[2].state, *ssd = &good.layers[3].state,
+                    *each = &good.layers[4].state;
 #define SPOILT(change, says)                                 \
     do {                                                     \
         set_good();                                          \
         change;                                              \
         ARGUMENT(lw_model_create(c, NULL, 1, &model), says); \
     } while (0)
-    SPOILT(conv->kind = (lw_state_kind)4, "layer 0 state: kind is 4, must be 0 to 3");
+    SPOILT(conv->kind = (lw_state_kind)5, "layer 0 state: kind is 5, must be 0 to 4");
     SPOILT(conv->taps = 1, "layer 0 state: taps is 1, must be 2 to 8");
     SPOILT(conv->taps = 9, "layer 0 state: taps is 9");
     SPOILT(conv->n_heads = 1, "layer 0 state: there is no head, all of its config must be 0");
@@ -43,10 +44,17 @@ static void test_configs(void) {
     SPOILT(delta->norm_eps = NAN, "layer 2 state: norm_eps is nan");
     SPOILT(ssd->norm_size = 48, "layer 3 state: norm_size is 48, must divide 128");
     SPOILT(ssd->norm_size = 256, "layer 3 state: norm_size is 256, must be 0 to 128");
+    SPOILT(delta->decay_rank = 1, "layer 2 state: decay_rank is 1, must be 0");
+    SPOILT(ssd->gate_rank = 1, "layer 3 state: gate_rank is 1, must be 0");
+    SPOILT(delta->decay_floor = 1, "layer 2 state: decay_floor is 1, must be 0 to 0");
+    SPOILT(each->gate_rank = 1 << 17, "layer 4 state: gate_rank is 131072, must be 0 to 65536");
+    SPOILT(each->decay_floor = -1, "layer 4 state: decay_floor is -1, must be 0 to 80");
+    SPOILT(each->decay_floor = 81, "layer 4 state: decay_floor is 81, must be 0 to 80");
+    SPOILT(each->conv_bias = 1, "layer 4 state: conv_bias is 1, must be 0");
     SPOILT(*delta = (lw_state_config){0}, "layer 2 FFN: kind is 3, and the layer has neither attention nor a state");
     SPOILT(good.layers[1].attention.output_gate = 3, "layer 1: output_gate is 3, must be 0 to 2");
     SPOILT(good.layers[1].attention = good.layers[3].attention = (lw_attention_config){0},
-           "none of 4 layers has attention");
+           "none of 5 layers has attention");
     SPOILT(c->pooled = 1, "layer 0 state: kind is 1, must be 0");
 #undef SPOILT
 }
@@ -86,8 +94,8 @@ static void test_sessions(const lw_model* model) {
     lw_kv_layout layout;
     expect(lw_model_kv_layout(other, LW_F32, 0, &layout) == LW_OK && layout.state_bytes == 0, "no state, no bytes");
     expect(lw_model_kv_layout(model, LW_F32, 0, &layout) == LW_OK, "the layout of a model with states");
-    // Tails of 2 x 64 and twice 3 x 192 inputs, two times four heads of 16 x 32.
-    expect(layout.state_bytes == 4 * (2 * 64 + 2 * 3 * 192 + 2 * 4 * 16 * 32), "bytes of a place");
+    // Tails of 2 x 64 and three times 3 x 192 inputs, three times four heads of 16 x 32.
+    expect(layout.state_bytes == 4 * (2 * 64 + 3 * 3 * 192 + 3 * 4 * 16 * 32), "bytes of a place");
     expect(layout.block_bytes == 2 * 4 * LW_BLOCK_TOKENS * KV_HEADS * DIM * 2, "two layers have keys and values");
     lw_model_close(other);
 }
@@ -121,6 +129,11 @@ static void test_adapters(const lw_model* model) {
     ARGUMENT(lw_adapter_load(adapter, LW_FFN_UP, 2, &any, &any, 1), "layer 2 has no FFN up that can be adapted");
     ARGUMENT(lw_adapter_load(adapter, LW_FFN_GATE, 3, &any, &any, 1), "layer 3 has no FFN gate that can be adapted");
     ARGUMENT(lw_adapter_load(adapter, LW_STATE_CONV, 0, &any, &any, 1), "no matrix of role 54 in layer 0");
+    ARGUMENT(lw_adapter_load(adapter, LW_STATE_KEYS, 2, &any, &any, 1),
+             "layer 2 has no state keys that can be adapted");
+    ARGUMENT(lw_adapter_load(adapter, LW_STATE_GATE, 4, &any, &any, 1),
+             "layer 4 has a state whose gate reads a product of 40 values; it cannot be adapted");
+    ARGUMENT(lw_adapter_load(adapter, LW_STATE_DECAY, 4, &any, &any, 1), "whose decay reads a product of 24 values");
     lw_adapter_close(adapter);
 }
 
@@ -204,6 +217,8 @@ static void test_adapted(const lw_model* model) {
     adapt(adapter, LW_FFN_DOWN, 0, FFN, HIDDEN);
     adapt(adapter, LW_ATTN_Q, 1, HIDDEN, HEADS * DIM);
     adapt(adapter, LW_ATTN_OUTPUT, 3, HEADS * DIM, HIDDEN);
+    adapt(adapter, LW_STATE_IN, 4, HIDDEN, 32);
+    adapt(adapter, LW_STATE_VALUES, 4, HIDDEN, 128);
     run(session, 0, N_TOKENS, N_TOKENS, wanted);
     expect(memcmp(wanted, plain, sizeof plain) != 0, "one of some matrices changes logits");
     for (uint32_t chunk = 1; chunk < 9; chunk += 3) {
@@ -295,10 +310,11 @@ static void test_a_failed_step(const lw_model* model) {
 
 // Numbers that are none in what states are made of are found, whichever part they come through.
 static void test_numbers_that_are_none(lw_model* model) {
-    float* const places[] = {&model->layers[0].state_conv[0],      &model->layers[2].state_conv[5],
-                             &model->layers[2].state_rate[0],      &model->layers[3].state_decay_bias[1],
-                             &model->layers[3].state_skip[0],      &model->layers[3].state_norm[0],
-                             &model->layers[2].state_decay_bias[3]};
+    float* const places[] = {&model->layers[0].state_conv[0],       &model->layers[2].state_conv[5],
+                             &model->layers[2].state_rate[0],       &model->layers[3].state_decay_bias[1],
+                             &model->layers[3].state_skip[0],       &model->layers[3].state_norm[0],
+                             &model->layers[2].state_decay_bias[3], &model->layers[4].state_decay_bias[33],
+                             &model->layers[4].state_rate[3],       &model->layers[4].state_conv[700]};
     for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
         lw_session* session = open_session(model, 1);
         one_sequence s = {0};

@@ -31,7 +31,8 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "reference" / "logits.np
 
 WITH_STATES = (
     *("lfm2", "lfm2_moe", "qwen3_next", "qwen3_5", "granitemoehybrid_dense", "nemotron_h"),
-    *("nemotron_h_moe", "nemotron_h_latent", "falcon_h1", "lfm3"),
+    *("nemotron_h_moe", "nemotron_h_latent", "falcon_h1", "lfm3", "kimi_linear"),
+    "bailing_hybrid",
 )
 
 

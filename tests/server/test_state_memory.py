@@ -98,7 +98,7 @@ def test_many_users_with_long_contexts_take_what_is_promised():
         assert less.kv_bytes + less.state_bytes <= 40 * MIB
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1"])
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "bailing_hybrid"])
 def test_sequences_that_give_way_end_with_the_same_answers(name, tmp_path):
     """Blocks for few of ten at a time, and places for fewer than were asked for."""
     path = str(write_case(name, tmp_path / name, max_position_embeddings=512))

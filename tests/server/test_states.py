@@ -26,7 +26,7 @@ from toy_server import metric, outputs_of
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library")]
 
 
-@pytest.fixture(scope="module", params=["lfm2", "qwen3_next"])
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_next", "bailing_hybrid"])
 def path(request, tmp_path_factory):
     return str(write_case(request.param, tmp_path_factory.mktemp("m") / request.param, **CONTEXT))
 

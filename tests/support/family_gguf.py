@@ -24,6 +24,7 @@ from gguf_conversion import (
 )
 from gguf_dense import DENSE
 from gguf_further import FURTHER
+from gguf_kimi import KIMI
 from gguf_latent import LATENT
 from gguf_mixtures import MIXTURES
 from gguf_states import STATES
@@ -42,7 +43,7 @@ def epsilon_metadata(config: Config) -> dict[str, Any]:
 
 def rope_metadata(config: Config) -> dict[str, Any]:
     """Keys of positions, scaled ones too; nobody writes dynamic scaling."""
-    rope = config.get("rope_parameters", {"rope_theta": 10000.0})
+    rope = config.get("rope_parameters") or {"rope_theta": 10000.0}
     if "rope_theta" not in rope:
         return {}  # several sets, which the family states
     plain = {"rope.freq_base": float(rope["rope_theta"])}
@@ -179,7 +180,7 @@ CONVERSIONS: dict[str, Conversion] = STATES | {
     "smollm3": Conversion("smollm3", permuted=True),
     "seed_oss": Conversion("seed_oss"),
 }
-CONVERSIONS |= DENSE | WIRED | LATENT | MIXTURES | FURTHER
+CONVERSIONS |= DENSE | WIRED | LATENT | MIXTURES | FURTHER | KIMI
 for variant in ("granite_bias", "granitemoe_bias", "glm4_moe_yarn"):  # that llama.cpp reads too
     CONVERSIONS[variant] = CONVERSIONS[variant.rpartition("_")[0]]
 GGUF_CASES = tuple(CONVERSIONS)
@@ -210,6 +211,7 @@ def usual_keys(config: Config) -> Config:
         "n_embd": "hidden_size",
         "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings",
+        "model_max_length": "max_position_embeddings",
     }
     found = {new: config[old] for old, new in names.items() if old in config} | config
     return {"num_key_value_heads": found["num_attention_heads"]} | found
@@ -238,7 +240,7 @@ def metadata_of(model: FamilyModel) -> dict[str, Any]:
     config = usual_keys(model.config)
     n_heads = config["num_attention_heads"]
     head = config.get("head_dim") or config["hidden_size"] // n_heads
-    rope = config.get("rope_parameters", {"rope_theta": 10000.0})
+    rope = config.get("rope_parameters") or {"rope_theta": 10000.0}
     return (
         {
             "vocab_size": config["vocab_size"],

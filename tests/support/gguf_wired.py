@@ -131,6 +131,10 @@ def outputs_first(arrays: Arrays, config: Config) -> Arrays:
     return {name: a.T if name.endswith(matrices) else a for name, a in arrays.items()}
 
 
+def one_head_metadata(config: Config) -> dict[str, Any]:
+    return gpt2_metadata(config) | {"attention.head_count_kv": 1}
+
+
 def gpt2_metadata(config: Config) -> dict[str, Any]:
     return layer_norm_metadata(config)
 
@@ -247,6 +251,7 @@ WIRED: dict[str, Conversion] = {
     "falcon": FALCON,
     "falcon_new": FALCON,
     "gpt2": Conversion("gpt2", reshape=outputs_first, metadata=gpt2_metadata),
+    "gpt_bigcode": Conversion("starcoder", metadata=one_head_metadata),
     "gemma2": Conversion("gemma2", reshape=with_ones, metadata=gemma2_metadata),
     "gemma4": GEMMA4,
     "gemma4_values": GEMMA4,

@@ -11,7 +11,8 @@ from lanewise.loading.base.program import Attention, Layer, ModelConfig
 
 def with_index(rng: np.random.Generator, latent: Attention, before: list[Layer]) -> Attention:
     """Sparse attention, with an index of its own or that of a layer before; or all tokens."""
-    if latent.window is not None or not latent.query_rank or rng.random() < 0.3:
+    plain = latent.window is not None or latent.rope is None or not latent.query_rank
+    if plain or rng.random() < 0.3:
         return latent
     attentions = [one.attention for one in before if one.attention is not None]
     found = [one for one in attentions if one.index_heads]
@@ -53,6 +54,12 @@ def with_latent_layers(rng: np.random.Generator, config: ModelConfig) -> ModelCo
             query_rank=int(rng.choice([0, 24, 96])),
             latent_eps=1e-6,
         )
+        if rng.random() < 0.2:
+            latent = replace(latent, rope=None)
+        if rng.random() < 0.4:
+            gate = "output_gate" if rng.random() < 0.5 else "head_gate"
+            softplus = bool(rng.random() < 0.3)
+            latent = replace(latent, gate_softplus=softplus, **{gate: True})
         whole = latent if layer.mtp else with_index(rng, latent, changed)
         changed.append(replace(layer, attention=whole))
     return replace(config, layers=tuple(changed))

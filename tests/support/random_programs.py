@@ -9,6 +9,7 @@ from lanewise.loading.base.program import (
     FFN_CURVES,
     WIRINGS,
     Attention,
+    ChannelDelta,
     Experts,
     Gated,
     Layer,
@@ -50,7 +51,7 @@ def random_attention(
 
 
 def random_state(rng: np.random.Generator) -> State:
-    taps, kind = int(rng.integers(2, 9)), int(rng.integers(3))
+    taps, kind = int(rng.integers(2, 9)), int(rng.integers(4))
     if kind == 0:
         return ShortConv(taps)
     key_heads = int(rng.integers(1, 4))
@@ -59,6 +60,10 @@ def random_state(rng: np.random.Generator) -> State:
     if kind == 1:
         turns = bool(rng.random() < 0.5)
         return GatedDelta(taps, heads, sizes[0], key_heads, sizes[1], keys_in_turn=turns)
+    if kind == 3:
+        ranks = [int(rng.integers(1, 150)) if rng.random() < 0.6 else 0 for _ in range(2)]
+        floor = float(rng.integers(1, 6)) if rng.random() < 0.5 else 0.0
+        return ChannelDelta(taps, heads, sizes[0], key_heads, sizes[1], *ranks, floor)
     norm_size = [None, heads * sizes[0], sizes[0]][int(rng.integers(3))]
     bias = bool(rng.random() < 0.5)
     return Ssd(taps, heads, sizes[0], key_heads, sizes[1], norm_size, conv_bias=bias)

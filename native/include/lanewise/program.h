@@ -70,8 +70,8 @@ typedef struct lw_attention_config {
     // Latent attention (MLA), if latent_rank is above 0. (c, r) is the product of LW_LATENT_DOWN. The cache has one row
     // per token for all heads: norm(c), then r rotated. (n, t) is the Q of a head, t its last rope_dim values, rotated.
     // K and V are the head's parts of LW_LATENT_KEYS and LW_LATENT_VALUES. Then the head's scores are (K n, t) . row,
-    // and its result is V times the weighted sum of the rows' first latent_rank values. n_kv_heads is 1. Refused with
-    // it: biases of Q, K and V, norms of heads, gates, ALiBi, shares_kv.
+    // and its result is V times the weighted sum of the rows' first latent_rank values. n_kv_heads is 1. With LW_NO_ROPE
+    // nothing is rotated. Refused with it: biases of Q, K and V, norms of heads, ALiBi, shares_kv.
     uint32_t latent_rank;  // a multiple of 32, at most 1024
     uint32_t rope_dim;     // dimensions that `rope` rotates; below head_dim
     // Values of a head's result: here a multiple of 32, at most 1024. Without latent_rank those of a head of V, at most
@@ -132,13 +132,17 @@ typedef enum lw_state_kind {
     // State space duality (Mamba 2). x, B, C = silu(conv(in x) + bias). For each head, with d = softplus(dt + bias):
     //     S = exp(d * A) * S + B (d * x)^T; y = S^T C + D * x
     // Result: out (rmsnorm(y * silu(z))), norms over norm_size values.
-    LW_SSD = 3
+    LW_SSD = 3,
+    // Gated delta rule with a decay for each channel of a key (Kimi Linear). As LW_GATED_DELTA, but g and a are vectors
+    // of key_dim, S *= g multiplies row i by g[i], and q, k and v have a matrix each. With a decay_floor f other than 0
+    // g = exp(-f * sigmoid(-A * (a + bias))). Result: out (rmsnorm(o) * sigmoid(z)), norms over value_dim.
+    LW_CHANNEL_DELTA = 4
 } lw_state_kind;
 
 typedef struct lw_state_config {
     lw_state_kind kind;  // LW_NO_STATE: every other field is 0
     uint32_t taps;       // tokens that the convolution sees, its own included; 2 to 8
-    // LW_GATED_DELTA and LW_SSD only, else 0. The channels are q, k, v or x, B, C: n_heads * value_dim + 2 *
+    // Kinds with heads only, all but LW_SHORT_CONV, else 0. The channels are q, k, v or x, B, C: n_heads * value_dim + 2 *
     // n_key_heads * key_dim.
     uint32_t n_heads;
     uint32_t value_dim;     // columns of a head's state; a multiple of 16, at most 256
@@ -148,6 +152,10 @@ typedef struct lw_state_config {
     uint32_t conv_bias;     // LW_SSD only, 1: the convolution has biases
     uint32_t norm_size;     // LW_SSD only: number of values in each norm of results, a divisor of inner; 0 = no norm
     float norm_eps;         // epsilon of the norms of results
+    // LW_CHANNEL_DELTA only, else 0.
+    uint32_t decay_rank;  // 0, or a is LW_STATE_DECAY (LW_STATE_DECAY_DOWN x), with so many values between
+    uint32_t gate_rank;   // 0, or z is LW_STATE_GATE (LW_STATE_GATE_DOWN x)
+    float decay_floor;    // 0, or no decay is below exp(-decay_floor); at most 80
 } lw_state_config;
 
 typedef enum lw_ffn_kind {

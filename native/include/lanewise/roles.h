@@ -61,16 +61,18 @@ typedef enum lw_role {
     LW_ATTN_GATE = 49,
     // Layers with a state (lw_state_config), which have LW_ATTN_NORM too. channels: the convolution's; inner: n_heads *
     // value_dim, or hidden_size for LW_SHORT_CONV.
-    LW_STATE_IN = 50,         // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
-    LW_STATE_GATE = 51,       // (inner, hidden_size), z
-    LW_STATE_DECAY = 52,      // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD
-    LW_STATE_BETA = 53,       // (n_heads, hidden_size), of LW_GATED_DELTA
+    LW_STATE_IN = 50,    // (channels, hidden_size); of LW_SHORT_CONV (3 * channels, hidden_size): b, c, x
+    LW_STATE_GATE = 51,  // (inner, gate_rank if above 0, else hidden_size), z
+    // (n_heads, hidden_size): a of LW_GATED_DELTA, dt of LW_SSD. Of LW_CHANNEL_DELTA (n_heads * key_dim, decay_rank if
+    // above 0, else hidden_size)
+    LW_STATE_DECAY = 52,
+    LW_STATE_BETA = 53,       // (n_heads, hidden_size), of both delta rules
     LW_STATE_CONV = 54,       // (1, channels * taps): the taps of channel 0, oldest token first, then of channel 1, ...
     LW_STATE_CONV_BIAS = 55,  // (1, channels)
-    LW_STATE_DECAY_BIAS = 56,  // (1, n_heads)
+    LW_STATE_DECAY_BIAS = 56,  // (1, n_heads), of LW_CHANNEL_DELTA (1, n_heads * key_dim)
     LW_STATE_RATE = 57,        // (1, n_heads), A: 0 or less
     LW_STATE_SKIP = 58,        // (1, n_heads), D of LW_SSD
-    LW_STATE_NORM = 59,        // (1, value_dim) of LW_GATED_DELTA, (1, inner) of LW_SSD
+    LW_STATE_NORM = 59,        // (1, value_dim) of both delta rules, (1, inner) of LW_SSD
     LW_STATE_OUT = 60,         // (hidden_size, inner)
     LW_OUTPUT_BIAS = 61,       // (1, vocab_size), once per model
     // Models with a per_layer_size, P. Once per model:
@@ -151,6 +153,11 @@ typedef enum lw_role {
     LW_ATTN_INNER_NORM = 120,   // (1, n_heads * head_dim)
     LW_FFN_INNER_NORM = 121,    // (1, size)
     LW_INDEX_QUERY_NORM = 122,  // (1, index_dim), of layers with an index_block
+    // Layers with LW_CHANNEL_DELTA, once per layer; their LW_STATE_IN is that of q: (n_key_heads * key_dim, hidden_size).
+    LW_STATE_DECAY_DOWN = 123,  // (decay_rank, hidden_size)
+    LW_STATE_GATE_DOWN = 124,   // (gate_rank, hidden_size)
+    LW_STATE_KEYS = 125,        // (n_key_heads * key_dim, hidden_size), k
+    LW_STATE_VALUES = 126,      // (inner, hidden_size), v
     // Attention to shared rows, once per layer; D: head_dim, I: index_dim, twice as many with `overlap`.
     LW_COMPRESS_ROWS = 127,       // (D, hidden_size), of layers with `compress`, M, and the next three
     LW_COMPRESS_GATE = 128,       // (D, hidden_size)

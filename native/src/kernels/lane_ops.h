@@ -149,9 +149,10 @@ enum {
 
 // What a recurrence reads for a row; the values of row r are at r * the stride.
 typedef struct lw_recur_rows {
-    const float *k, *q;         // [key_dim]: LW_SSD: B and C
-    const float* v;             // [columns]: LW_SSD: x
-    const float *decay, *beta;  // one number each: the factor of the state; beta of LW_GATED_DELTA, d of LW_SSD
+    const float *k, *q;  // [key_dim]: LW_SSD: B and C
+    const float* v;      // [columns]: LW_SSD: x
+    // The factor of the state, one number or, of LW_CHANNEL_DELTA, [key_dim]; one number: beta, or d of LW_SSD.
+    const float *decay, *beta;
 } lw_recur_rows;
 
 // A recurrence over the rows of one sequence, for some columns of one head's state. The last `guesses` rows only get
@@ -161,10 +162,10 @@ typedef struct lw_recur_job {
     size_t key_dim, columns;  // multiples of 16
     float* state;             // [key_dim][columns]
     lw_recur_rows in;
-    size_t stride;       // stride of k, q and v
-    size_t head_stride;  // stride of decay and beta
-    float skip;          // D of LW_SSD
-    float* out;          // [columns]
+    size_t stride;  // stride of k, q and v
+    size_t decay_stride, beta_stride;
+    float skip;  // D of LW_SSD
+    float* out;  // [columns]
     size_t out_stride;
     bool fresh;  // the sequence starts here: the state's contents are ignored, it is zero
     size_t guesses;
@@ -240,6 +241,12 @@ typedef struct lw_lane_ops {
     //     kS = sum k[i] S[i], qS = sum q[i] S[i], qk = sum over 16 lanes of q[i] k[i], d = b * (v - g * kS)
     //     out = fma(qk, d, g * qS), S[i] = fma(k[i], d, g * S[i])
     void (*recur_delta)(const lw_recur_job* job);
+    // The same with g a decay for each i: kS = sum (k[i] * g[i]) S[i], qS likewise, d = b * (v - kS),
+    //     out = fma(qk, d, qS), S[i] = fma(k[i], d, g[i] * S[i])
+    void (*recur_channels)(const lw_recur_job* job);
+    // LW_CHANNEL_DELTA's decays, with a = x[i] + bias[i]: out[i] = exp(rate * softplus(a)), or with another floor than 0
+    // exp(floor / (1 + exp(rate * a))); n a multiple of 16, out may be x. Returns false when an a is not finite.
+    bool (*decays)(float* out, const float* x, const float* bias, size_t n, float rate, float floor);
     // Mamba 2, with g the decay and d the beta of a row: S[i] = fma(k[i], d * v, g * S[i]), out = fma(skip, v, sum q[i]
     // S[i]).
     void (*recur_ssd)(const lw_recur_job* job);

@@ -220,28 +220,31 @@ static void pass_softplus(float* values, const float* gate, size_t n, bool one) 
     }
 }
 
-// Multiplies columns first .. first + n - 1 of a tile's results by the output gate.
-static void pass_gate(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
+void lw_pass_gate(lw_worker* w, const lw_layer* layer, size_t row, size_t first, size_t n) {
     const lw_attention_config* c = &layer->config.attention;
     const lw_attention_own* own = lw_attention_of(w->s);
     const size_t head = lw_output_dim(c), outputs = layer->attn_output.cols;
-    for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row) {
-        float* values = own->attn + row * outputs + first;
-        const float* gate = own->gate + row * layer->attn_gate.rows;
-        if (c->output_gate == 1 && c->gate_softplus)
-            pass_softplus(values, gate + first, n, false);
-        else if (c->output_gate == 1)
-            w->ops->sigmoid_mul(values, gate + first, values, n);
-        float* same = w->scratch;  // the head's gate value, repeated
-        for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
-            if (c->gate_softplus) {
-                pass_softplus(values + i, gate + (first + i) / head, head, true);
-                continue;
-            }
-            for (size_t k = 0; k < head; ++k) same[k] = gate[(first + i) / head];
-            w->ops->sigmoid_mul(values + i, same, values + i, head);
+    float* values = own->attn + row * outputs + first;
+    const float* gate = own->gate + row * layer->attn_gate.rows;
+    if (c->output_gate == 1 && c->gate_softplus)
+        pass_softplus(values, gate + first, n, false);
+    else if (c->output_gate == 1)
+        w->ops->sigmoid_mul(values, gate + first, values, n);
+    float* same = w->scratch;  // the head's gate value, repeated
+    for (size_t i = 0; c->output_gate == 2 && i < n; i += head) {
+        if (c->gate_softplus) {
+            pass_softplus(values + i, gate + (first + i) / head, head, true);
+            continue;
         }
+        for (size_t k = 0; k < head; ++k) same[k] = gate[(first + i) / head];
+        w->ops->sigmoid_mul(values + i, same, values + i, head);
     }
+}
+
+// Columns first .. first + n - 1 of all rows of a tile.
+static void pass_gates(lw_worker* w, const lw_layer* layer, const lw_tile* tile, size_t first, size_t n) {
+    for (size_t row = tile->first_row; row < tile->first_row + tile->n_tokens; ++row)
+        lw_pass_gate(w, layer, row, first, n);
 }
 
 // A prediction head with keys of its own has none at position 0, and each of its tiles has one query. A window of `position` tokens lets
@@ -382,7 +385,7 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
         const size_t head = item % of_tile / lw_parts_of(tiling), part = item % lw_parts_of(tiling);
         if (!attend_part(w, index, of, tile, head, part)) continue;
         if (lw_kv_packs_values(w->s->kv_of[index].type)) turn_back(w, c, &x, tile, head * cols.out, cols.out);
-        if (c->output_gate) pass_gate(w, layer, tile, head * cols.out, cols.out);
+        if (c->output_gate && c->latent_rank == 0) pass_gates(w, layer, tile, head * cols.out, cols.out);
         if (of.finish != NULL)
             of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * cols.group, cols.group);
         if (with_codes) quantize_result(w, &x, tile, head * cols.out / LW_SEGMENT, cols.out / LW_SEGMENT);

@@ -19,6 +19,9 @@ typedef struct lw_attended {
 } lw_attended;
 // A phase: attention of layer `index`.
 void lw_attend(lw_worker* w, uint32_t index, lw_attended of);
+// Multiplies columns first .. first + n - 1 of a row's results by the layer's output gate. lw_attend does so unless
+// attention is latent: there results are complete only behind the value matrices.
+void lw_pass_gate(lw_worker* w, const lw_layer* layer, size_t row, size_t first, size_t n);
 // Whether lw_attend leaves the codes of its result in b->codes.
 bool lw_attend_makes_codes(const lw_worker* w, uint32_t index);
 // Finishes the keys (norm, RoPE) and values of a layer and stores them in the cache (attention.c).

@@ -224,10 +224,10 @@ static size_t attention_inputs(const lw_worker* w, const lw_layer* layer, lw_mix
     const lw_attention_own* own = lw_attention_of(w->s);
     const bool q_reads_norm = layer->config.attention.query_rank == 0;
     size_t n = 0;
-    if (q_reads_norm) found[n++] = (lw_mixer_input){&layer->q, own->q, LW_ADAPTED_Q};
-    if (layer->k.rows > 0) found[n++] = (lw_mixer_input){&layer->k, own->k, LW_ADAPTED_K};
-    if (layer->v.rows > 0) found[n++] = (lw_mixer_input){&layer->v, own->v, LW_ADAPTED_V};
-    if (layer->attn_gate.rows > 0) found[n++] = (lw_mixer_input){&layer->attn_gate, own->gate, LW_ADAPTED_ATTN_GATE};
+    if (q_reads_norm) found[n++] = (lw_mixer_input){&layer->q, own->q, LW_ADAPTED_Q, 0};
+    if (layer->k.rows > 0) found[n++] = (lw_mixer_input){&layer->k, own->k, LW_ADAPTED_K, 0};
+    if (layer->v.rows > 0) found[n++] = (lw_mixer_input){&layer->v, own->v, LW_ADAPTED_V, 0};
+    if (layer->attn_gate.rows > 0) found[n++] = (lw_mixer_input){&layer->attn_gate, own->gate, LW_ADAPTED_ATTN_GATE, 0};
     return n;
 }
 
@@ -365,8 +365,12 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     lw_end_phase(w, LW_OP_ROTATE);
 }
 
-// The input of the output projection: attention's result behind its norm, if it has one, in the matrix's input order,
-// and its codes unless lw_attend has made them.
+static bool gates_latent(const lw_layer* layer) {
+    return layer->config.attention.latent_rank > 0 && layer->config.attention.output_gate > 0;
+}
+
+// The input of the output projection: attention's result behind the gate of latent attention and its norm, if it has
+// them, in the matrix's input order, and its codes unless lw_attend has made them.
 static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool have_codes) {
     const size_t cols = layer->attn_output.cols;
     const float *order = layer->attn_output_order, *norm = layer->attn_inner_norm;
@@ -376,14 +380,16 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
     const lw_attention_own* own = lw_attention_of(w->s);
     float* values = order != NULL ? own->q : own->attn;  // the queries are no longer needed
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
-    if (have_codes || (order == NULL && norm == NULL && !as.floats && !quantized)) return out;
+    const bool gated = gates_latent(layer), changed = gated || order != NULL || norm != NULL;
+    if (have_codes || (!changed && !as.floats && !quantized)) return out;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
         float* result = own->attn + row * cols;
+        if (gated) lw_pass_gate(w, layer, row, 0, cols);
         if (norm != NULL) lw_normalize_row(w, result, result, norm, NULL, cols);
         if (order != NULL) lw_put_in_order(values + row * cols, result, order, cols);
         if (quantized || as.floats) lw_quantize_row(w, &out, row, values + row * cols, as, quantized);
-        lw_charge_row(w, LW_OP_ATTN_CODES, order != NULL || norm != NULL ? 2 * cols : cols, quantized ? cols : 0);
+        lw_charge_row(w, LW_OP_ATTN_CODES, changed ? 2 * cols : cols, quantized ? cols : 0);
     }
     lw_end_phase(w, LW_OP_ATTN_CODES);
     return out;
@@ -407,8 +413,10 @@ static void mix_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {
 void lw_store_keys(lw_worker* w, const lw_layer* layer, uint32_t index) { rotate_and_store(w, layer, index, false); }
 
 static void keep_attention(lw_worker* w, const lw_layer* layer) {
+    const lw_attention_own* own = lw_attention_of(w->s);
     const size_t cols = layer->config.attention.shared_rows ? layer->q.rows : layer->attn_output.cols;
-    lw_keep_rows(lw_attention_of(w->s)->attn, cols, w->step->batch);
+    lw_keep_rows(own->attn, cols, w->step->batch);
+    if (gates_latent(layer)) lw_keep_rows(own->gate, layer->attn_gate.rows, w->step->batch);
 }
 
 static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {

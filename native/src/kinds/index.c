@@ -49,7 +49,7 @@ static lw_status check_index(const lw_model_config* model, uint32_t layer) {
     if (c->shared_rows) return LW_OK;  // checked in shared.c
     if (c->index_block > 0) return check_blocks(&at, model, l);
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_local", c->index_local, 0, 0));
-    const bool may = c->latent_rank > 0 && c->query_rank > 0 && c->window == 0 && !l->mtp;
+    const bool may = c->latent_rank > 0 && c->query_rank > 0 && c->window == 0 && c->rope != LW_NO_ROPE && !l->mtp;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_topk", c->index_topk, 0, may ? 1 << 20 : 0));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "index_heads", c->index_heads, 0, c->index_topk > 0 ? 256 : 0));
     const bool own = c->index_heads > 0;
@@ -133,12 +133,12 @@ static void take_index(lw_session* s, lw_parts* parts) {
 }
 
 static size_t index_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
-    found[0] = (lw_mixer_input){&layer->index_key, of(w->s)->k, LW_ADAPTED_COUNT};
+    found[0] = (lw_mixer_input){&layer->index_key, of(w->s)->k, LW_ADAPTED_COUNT, 0};
     if (layer->config.attention.index_block > 0) {
-        found[1] = (lw_mixer_input){&layer->index_query, of(w->s)->q, LW_ADAPTED_COUNT};
+        found[1] = (lw_mixer_input){&layer->index_query, of(w->s)->q, LW_ADAPTED_COUNT, 0};
         return 2;
     }
-    found[1] = (lw_mixer_input){&layer->index_weights, of(w->s)->weights, LW_ADAPTED_COUNT};
+    found[1] = (lw_mixer_input){&layer->index_weights, of(w->s)->weights, LW_ADAPTED_COUNT, 0};
     return 2;
 }
 

@@ -19,11 +19,13 @@ typedef struct lw_tensor_spec {
 } lw_tensor_spec;
 
 // A matrix that reads norm(x) before the mixers (attention and states), and the buffer for its product. `which` is its
-// number among the matrices that adapters may change, LW_ADAPTED_COUNT if they may not.
+// number among the matrices that adapters may change, LW_ADAPTED_COUNT if they may not. `stride`: floats from one row of
+// the product to the next; 0 = the matrix's outputs.
 typedef struct lw_mixer_input {
     const lw_matrix* matrix;
     float* out;
     lw_adapted which;
+    size_t stride;
 } lw_mixer_input;
 enum { LW_MAX_MIXER_INPUTS = 6 };  // maximum for one kind
 

@@ -25,13 +25,13 @@ static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     LW_RETURN_IF_FAILED(lw_check_multiple(&at, "latent_rank", c->latent_rank, LW_PANEL));
     LW_RETURN_IF_FAILED(lw_check_multiple(&at, "value_dim", c->value_dim, LW_PANEL));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "n_kv_heads", c->n_kv_heads, 1, 1));
-    if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->output_gate || c->alibi || c->distances || c->disentangled ||
+    if (c->qkv_bias || c->qk_norm != LW_QK_NORM_NONE || c->alibi || c->distances || c->disentangled ||
         c->values_are_keys || c->value_norm || c->value_scale != 0 || c->qkv_clip != 0 || c->shares_kv)
         return lw_fail(LW_ERR_ARGUMENT,
-                       "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, output_gate, alibi, distances,"
+                       "model config: %slatent_rank is %u, with which qkv_bias, qk_norm, alibi, distances,"
                        " values_are_keys, value_norm, value_scale, qkv_clip and shares_kv must be 0",
                        at.text, c->latent_rank);
-    if (c->rope == LW_NO_ROPE || model->ropes[c->rope].rotated != c->rope_dim)
+    if (c->rope != LW_NO_ROPE && model->ropes[c->rope].rotated != c->rope_dim)
         return lw_fail(LW_ERR_ARGUMENT, "model config: %srope_dim is %u, which its rope must turn all of", at.text,
                        c->rope_dim);
     return LW_OK;
@@ -103,8 +103,8 @@ static void take_latent(lw_session* s, lw_parts* parts) {
 
 static size_t latent_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
     const bool query = layer->config.attention.query_rank > 0;
-    if (query) *found++ = (lw_mixer_input){&layer->latent_query, of(w)->query, LW_ADAPTED_COUNT};
-    *found = (lw_mixer_input){&layer->latent_down, lw_attention_of(w->s)->k, LW_ADAPTED_COUNT};
+    if (query) *found++ = (lw_mixer_input){&layer->latent_query, of(w)->query, LW_ADAPTED_COUNT, 0};
+    *found = (lw_mixer_input){&layer->latent_down, lw_attention_of(w->s)->k, LW_ADAPTED_COUNT, 0};
     return 1 + query;
 }
 
@@ -145,18 +145,24 @@ void lw_make_latent_queries(lw_worker* w, const lw_layer* layer) {
     lw_multiply(w, LW_OP_QKV, products, 1 + has_index, &x);
 }
 
+// RoPE of the rope_dim values of a query's head or of a key, if the layer has it.
+static void turn_part(const lw_worker* w, const lw_attention_config* c, size_t row, float* part) {
+    if (c->rope == LW_NO_ROPE) return;
+    const size_t at = row * (c->rope_dim / 2);
+    w->ops->rope(part, w->b->cosine[c->rope] + at, w->b->sine[c->rope] + at, c->rope_dim);
+}
+
 void lw_make_latent_key(const lw_worker* w, const lw_layer* layer, size_t row) {
     const lw_attention_config* c = &layer->config.attention;
-    const size_t rank = c->latent_rank, at = row * (c->rope_dim / 2);
+    const size_t rank = c->latent_rank;
     float* stored = lw_attention_of(w->s)->k + row * lw_key_dim(c);
     w->ops->rmsnorm(stored, stored, layer->latent_norm, rank, c->latent_eps);
-    w->ops->rope(stored + rank, w->b->cosine[c->rope] + at, w->b->sine[c->rope] + at, c->rope_dim);
+    turn_part(w, c, row, stored + rank);
 }
 
 void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float scale) {
     const lw_attention_config* c = &layer->config.attention;
-    const size_t rank = c->latent_rank, turned = c->rope_dim, half = turned / 2, key = lw_key_dim(c);
-    const float *cosine = w->b->cosine[c->rope] + row * half, *sine = w->b->sine[c->rope] + row * half;
+    const size_t rank = c->latent_rank, turned = c->rope_dim, key = lw_key_dim(c);
     lw_make_latent_key(w, layer, row);
     const lw_stacked m = keys_of(w, layer);
     float* q = lw_attention_of(w->s)->q + row * m.from_stride;
@@ -164,7 +170,7 @@ void lw_make_latent_row(lw_worker* w, const lw_layer* layer, size_t row, float s
     for (size_t head = 0; head < c->n_heads; ++head) {
         float* part = of(w)->absorbed_queries + row * m.to_stride + head * key + rank;
         memcpy(part, q + head * c->head_dim + m.inputs, turned * sizeof *part);
-        w->ops->rope(part, cosine, sine, turned);
+        turn_part(w, c, row, part);
     }
     lw_quantize_stacked(w, &m, row, 0, c->n_heads);
     lw_charge_row(w, LW_OP_ROTATE, 2 * m.from_stride + 2 * key, m.from_stride);

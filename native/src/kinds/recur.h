@@ -7,10 +7,13 @@
 
 typedef struct lw_state_own {
     size_t in_width, inner, n_heads;  // maximum over the layers: outputs of LW_STATE_IN, values of a result, heads
-    size_t gate_width;
-    float* in;             // [rows][outputs of the layer's LW_STATE_IN]
-    float *result, *gate;  // [rows][lw_state_inner]
-    float *decay, *beta;   // [rows][n_heads]
+    size_t gate_width, decays;        // values of a gate, decays of a row
+    size_t decay_rank, gate_rank;
+    float* in;                      // [rows][outputs of the layer's LW_STATE_IN]
+    float *result, *gate;           // [rows][lw_state_inner]
+    float *decay, *beta;            // [rows][lw_state_decays], [rows][n_heads]
+    float *decay_down, *gate_down;  // [rows][decay_rank], [rows][gate_rank]
+    lw_codes gate_codes;            // of gate_down; b->codes are those of decay_down
     // [n_states][max_guesses] rows of in, decay and beta: accepted guesses of the step before
     float *accepted_in, *accepted_decay, *accepted_beta;
 } lw_state_own;
@@ -19,8 +22,8 @@ static inline lw_state_own* lw_state_of(const lw_session* s) { return s->of_kind
 
 // What a layer keeps of a sequence, all f32. The fields are offsets in floats. At 0 are the last taps - 1 inputs of the
 // convolution, then the inputs of the guesses that follow: [taps - 1 + max_guesses][channels], the oldest first. A
-// layer with heads also keeps the decays and then the betas of these guesses, each [max_guesses][n_heads], and the
-// heads' states.
+// layer with heads also keeps the decays and then the betas of these guesses, [max_guesses] rows of each, and the heads'
+// states.
 //
 // A head's state is cut into pieces of LW_RECUR_COLUMNS columns, [key_dim][columns], because a thread works on one
 // piece at a time. If rows of whole heads were stored, a piece would use only half of a cache's sets.

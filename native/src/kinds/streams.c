@@ -95,7 +95,7 @@ static void take_streams(lw_session* s, lw_parts* parts) {
 }
 
 static size_t streams_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
-    *found = (lw_mixer_input){&layer->laurel_down, of(w)->low, LW_ADAPTED_COUNT};
+    *found = (lw_mixer_input){&layer->laurel_down, of(w)->low, LW_ADAPTED_COUNT, 0};
     return 1;
 }
 

@@ -10,7 +10,7 @@
 #include "memory.h"
 #include "thread_pool.h"
 
-enum { LW_LAYER_MATRICES = 42 };
+enum { LW_LAYER_MATRICES = 46 };
 
 // A matrix with 0 rows was not loaded. Its bytes lie in the model's arena, or in a file that the caller keeps mapped.
 typedef struct lw_layer {
@@ -24,7 +24,8 @@ typedef struct lw_layer {
             lw_matrix latent_keys, latent_values;  // of all heads, stacked
             lw_matrix attn_groups, attn_output;
             lw_matrix laurel_down, laurel_up;
-            lw_matrix state_in, state_gate, state_decay, state_beta, state_out;
+            lw_matrix state_in, state_keys, state_values, state_gate_down, state_decay_down, state_gate, state_decay,
+                state_beta, state_out;
             lw_matrix gate, up, down;  // of the FFN; with experts, of the shared expert
             lw_matrix per_layer_gate, per_layer_out;
             lw_matrix mtp_projection, head_fusion, head_embedding, head_output, head_return;
@@ -63,7 +64,7 @@ typedef struct lw_layer {
     float* router_table;                                // [vocab_size][n_used]
     float* state_conv;                                  // [channels][taps]
     float *state_conv_bias, *state_norm;                // [channels]; see LW_STATE_NORM
-    float *state_decay_bias, *state_rate, *state_skip;  // [n_heads]
+    float *state_decay_bias, *state_rate, *state_skip;  // [decays of a row], [n_heads], [n_heads]
     // [inputs] input j of the matrices after it is value order[j]; NULL = in order
     float *attn_input_order, *attn_output_order, *ffn_input_order;
     float* clamps;  // [LW_CLAMPED_MATRICES][4], or NULL
@@ -162,6 +163,10 @@ static inline float lw_score_scale(const lw_attention_config* c) {
 static inline uint32_t lw_state_channels(const lw_state_config* c, uint32_t hidden) {
     return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim + 2 * c->n_key_heads * c->key_dim;
 }
+// Values of a row that a layer with a state convolves, and those that multiply them before or after.
+static inline uint32_t lw_state_width(const lw_state_config* c, uint32_t hidden) {
+    return c->kind == LW_SHORT_CONV ? 3 * hidden : lw_state_channels(c, hidden);
+}
 static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden) {
     return c->kind == LW_SHORT_CONV ? hidden : c->n_heads * c->value_dim;
 }
@@ -171,6 +176,14 @@ static inline uint32_t lw_state_inner(const lw_state_config* c, uint32_t hidden)
 static inline uint32_t lw_stored_window(const lw_attention_config* c) {
     const uint32_t entry = c->compress * (1 + c->overlap);
     return c->window == 0 || c->window > entry ? c->window : entry;
+}
+
+// Whether a layer's state follows a delta rule, and the number of its decays for each row.
+static inline bool lw_is_delta(const lw_state_config* c) {
+    return c->kind == LW_GATED_DELTA || c->kind == LW_CHANNEL_DELTA;
+}
+static inline uint32_t lw_state_decays(const lw_state_config* c) {
+    return c->kind == LW_CHANNEL_DELTA ? c->n_heads * c->key_dim : c->n_heads;
 }
 
 // The largest number of tokens that a query sees in a layer; 0 = all.

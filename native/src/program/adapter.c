@@ -52,6 +52,8 @@ static const lw_role adapted_roles[LW_ADAPTED_COUNT] = {
     [LW_ADAPTED_V] = LW_ATTN_V,
     [LW_ADAPTED_ATTN_GATE] = LW_ATTN_GATE,
     [LW_ADAPTED_STATE_IN] = LW_STATE_IN,
+    [LW_ADAPTED_STATE_KEYS] = LW_STATE_KEYS,
+    [LW_ADAPTED_STATE_VALUES] = LW_STATE_VALUES,
     [LW_ADAPTED_STATE_GATE] = LW_STATE_GATE,
     [LW_ADAPTED_STATE_DECAY] = LW_STATE_DECAY,
     [LW_ADAPTED_STATE_BETA] = LW_STATE_BETA,
@@ -112,6 +114,11 @@ lw_status lw_adapter_load(lw_adapter* adapter, lw_role role, uint32_t layer, con
     if ((role == LW_ATTN_Q || role == LW_ATTN_OUTPUT) && model->layers[layer].config.attention.shared_rows)
         return lw_fail(LW_ERR_ARGUMENT,
                        "layer %u has attention to shared rows, whose Q and attention output cannot be adapted", layer);
+    const lw_state_config* state = &model->layers[layer].config.state;
+    if ((role == LW_STATE_DECAY && state->decay_rank > 0) || (role == LW_STATE_GATE && state->gate_rank > 0))
+        return lw_fail(
+            LW_ERR_ARGUMENT, "layer %u has a state whose %s reads a product of %u values; it cannot be adapted", layer,
+            role == LW_STATE_DECAY ? "decay" : "gate", role == LW_STATE_DECAY ? state->decay_rank : state->gate_rank);
     const lw_slot slot = lw_model_slot((lw_model*)model, role, layer);
     if (!slot.wanted)
         return lw_fail(LW_ERR_ARGUMENT, "layer %u has no %s that can be adapted%s", layer, slot.name,

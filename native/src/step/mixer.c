@@ -31,10 +31,12 @@ void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
                                  : lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));
     lw_project(w, LW_OP_QKV, index, (lw_adapted)first, end - first, lw_inputs_of(&x));
-    for (size_t i = 0; i < n; ++i)
+    for (size_t i = 0; i < n; ++i) {
         products[i] = inputs[i].which == LW_ADAPTED_COUNT
                           ? lw_product_at(w, inputs[i].matrix, inputs[i].out, false)
                           : lw_adapted_product_at(w, inputs[i].matrix, inputs[i].out, false, inputs[i].which);
+        if (inputs[i].stride > 0) products[i].out.stride = inputs[i].stride;
+    }
     lw_multiply(w, LW_OP_QKV, products, n, &x);
 }
 

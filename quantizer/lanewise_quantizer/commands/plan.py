@@ -22,6 +22,7 @@ from lanewise_quantizer.storage import FLOAT_BYTES, row_bytes, row_multiple
 HEADS = (Role.TOKEN_EMBEDDING, Role.OUTPUT)
 KEPT = (
     *(Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA, Role.INDEX_WEIGHTS),
+    *(Role.STATE_DECAY_DOWN, Role.STATE_GATE_DOWN),
     *(Role.POSITION_EMBEDDING, Role.TOKEN_TYPE_EMBEDDING),
 )
 # What rows become that blocks of 256 inputs do not divide: as many bits or nearly, and as good; six

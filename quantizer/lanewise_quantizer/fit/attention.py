@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -65,10 +65,15 @@ class Attending:
         if kind.latent_rank:
             sums = self.latent_sums(x, weights, vectors)
             found = latent.by_head(sums, weights[Role.LATENT_VALUES])
-            return np.ascontiguousarray(found).reshape(*x.shape[:2], -1)
+            out = np.ascontiguousarray(found).reshape(*x.shape[:2], -1)
+            return self.gated(out, x, weights, kind)
         q = self.heads(x, Role.ATTN_Q, weights[Role.ATTN_Q], vectors)
         k, v = self.keys_and_values(x, weights, vectors, stored)
-        out = self.mixed(q, k, v, vectors)
+        return self.gated(self.mixed(q, k, v, vectors), x, weights, kind)
+
+    @staticmethod
+    def gated(out: Floats, x: Floats, weights: Matrices, kind: Attention) -> Floats:
+        """Multiply results by the output gate, in place, if there is one."""
         if kind.output_gate or kind.head_gate:
             gate = x @ weights[Role.ATTN_GATE].T
             gate = np.logaddexp(np.float32(0), gate) if kind.gate_softplus else sigmoid(gate)
@@ -89,9 +94,9 @@ class Attending:
         out = self.mixed(q.swapaxes(1, 2), k, v, vectors)
         return out.reshape(*x.shape[:2], vectors.attention.n_heads, -1)
 
-    def _turn(self, vectors: Vectors) -> Turn:
-        assert vectors.attention.rope is not None
-        return self.turns[vectors.attention.rope]
+    def _turn(self, vectors: Vectors) -> Callable[[Floats], Floats]:
+        rope = vectors.attention.rope
+        return (lambda heads: heads) if rope is None else self.turns[rope]
 
     def keys_and_values(
         self, x: Floats, weights: Matrices, vectors: Vectors, stored: dict[int, Floats]

@@ -134,7 +134,8 @@ def _steps(run: Run, steps: Iterable[tuple[Role, ...]]) -> None:
             done[step[0]] = _heads(run, step[0], done, whole)
             continue
         ends = step[0] in ENDS
-        read = run.before if step[0] in FFN else of_state if step[0] == Role.STATE_OUT else streams
+        is_of_state = step[0] in (Role.STATE_GATE, Role.STATE_OUT)
+        read = run.before if step[0] in FFN else of_state if is_of_state else streams
         inputs, moment = _inputs(run, step[0], read, done, whole)
         for role in step:
             done[role] = run.quantized(role, whole[role], moment)

@@ -30,7 +30,7 @@ from lanewise_quantizer.fit.layer import (
     rms,
     vectors_of,
 )
-from lanewise_quantizer.fit.recurrence import results
+from lanewise_quantizer.fit.recurrence import behind, results
 from lanewise_quantizer.fit.states import States
 
 Floats = npt.NDArray[np.float32]
@@ -161,6 +161,8 @@ class Forward:
             return as_codes(found, vectors)
         if role == Role.STATE_OUT:
             return self.state(normed, weights, vectors)
+        if role == Role.STATE_GATE:  # not in a step with others: it reads a product
+            return behind(Role.STATE_GATE_DOWN, vectors.of, normed)
         if role == Role.ATTN_Q and vectors.attention.latent_rank:
             return query_inputs(normed, weights, vectors)
         return normed

@@ -18,7 +18,7 @@ from lanewise.loading.base.program import (
     ModelConfig,
     Plain,
 )
-from lanewise.loading.base.recurrences import ShortConv
+from lanewise.loading.base.recurrences import ChannelDelta, ShortConv
 from lanewise.loading.programs.native_program import layer_shapes
 from lanewise_quantizer.fit.recurrence import KEPT
 
@@ -128,8 +128,14 @@ def steps_of(layer: Layer) -> tuple[tuple[Role, ...], ...]:
         begin += first
         ends += more
     if layer.state is not None:
-        has_gate = not isinstance(layer.state, ShortConv)
-        begin += (Role.STATE_IN, Role.STATE_GATE)[: 1 + has_gate]
+        state, has_gate = layer.state, not isinstance(layer.state, ShortConv)
+        begin += (Role.STATE_IN,)
+        if isinstance(state, ChannelDelta):
+            begin += (Role.STATE_KEYS, Role.STATE_VALUES)
+            if state.gate_rank:
+                ends.append((Role.STATE_GATE,))
+                has_gate = False
+        begin += (Role.STATE_GATE,) * has_gate
         ends.append((Role.STATE_OUT,))
     steps = [begin, *ends] if begin else []
     if isinstance(layer.ffn, Gated):
@@ -144,9 +150,10 @@ def _attention_steps(kind: Attention) -> list[tuple[Role, ...]]:
     first, last = ATTENTION_STEPS
     if kind.latent_rank:
         by_head = [(role,) for role in BY_HEAD]
+        gate = (Role.ATTN_GATE,) * (kind.output_gate or kind.head_gate)
         if kind.query_rank:
-            return [(Role.LATENT_DOWN, Role.LATENT_QUERY), (Role.ATTN_Q,), *by_head, last]
-        return [(Role.LATENT_DOWN, Role.ATTN_Q), *by_head, last]
+            return [(Role.LATENT_DOWN, Role.LATENT_QUERY, *gate), (Role.ATTN_Q,), *by_head, last]
+        return [(Role.LATENT_DOWN, Role.ATTN_Q, *gate), *by_head, last]
     if kind.kv_layer is not None:
         first = (Role.ATTN_Q,)
     elif kind.values_are_keys:

@@ -27,7 +27,7 @@ MATRICES = frozenset(
         Role.LATENT_DOWN,
         Role.LATENT_KEYS,
         Role.LATENT_VALUES,
-        Role.STATE_IN,
+        *(Role.STATE_IN, Role.STATE_KEYS, Role.STATE_VALUES),
         Role.STATE_GATE,
         Role.STATE_OUT,
         Role.FFN_GATE,
@@ -59,7 +59,9 @@ MATRICES = frozenset(
 
 
 # And what has a state in its place, but for the small matrices of decay and beta.
-STATES = frozenset({Role.STATE_IN, Role.STATE_GATE, Role.STATE_OUT})
+STATES = frozenset(
+    {Role.STATE_IN, Role.STATE_KEYS, Role.STATE_VALUES, Role.STATE_GATE, Role.STATE_OUT}
+)
 LATENT = frozenset({Role.LATENT_QUERY, Role.LATENT_DOWN, Role.LATENT_KEYS, Role.LATENT_VALUES})
 ATTENTION = (
     frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_OUTPUT, Role.ATTN_GATE})

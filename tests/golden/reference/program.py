@@ -13,6 +13,7 @@ import numpy as np
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.program import (
     Attention,
+    ChannelDelta,
     Experts,
     ModelConfig,
     Rope,
@@ -202,21 +203,25 @@ def expanded(
     config: ModelConfig, c: Attention, own: Mapping[Role, Array], x: Array
 ) -> tuple[Array, Array, Array]:
     """Q, K and V of latent attention as plain heads: nothing is absorbed."""
-    assert c.rope is not None
-    rope, of_q = config.ropes[c.rope], x
+    of_q = x
     if c.query_rank:
         of_q = rms(x @ own[Role.LATENT_QUERY].T, own[Role.LATENT_QUERY_NORM], c.latent_eps)
     q = (of_q @ own[Role.ATTN_Q].T).reshape(len(x), c.n_heads, c.head_dim)
     still = c.head_dim - c.rope_dim
-    q = np.concatenate([q[..., :still], turn(rope, q[..., still:])], axis=-1)
+    q = np.concatenate([q[..., :still], turned_part(config, c, q[..., still:])], axis=-1)
     both = x @ own[Role.LATENT_DOWN].T
     latent = rms(both[:, : c.latent_rank], own[Role.LATENT_NORM], c.latent_eps)
-    turned = turn(rope, both[:, None, c.latent_rank :])
+    turned = turned_part(config, c, both[:, None, c.latent_rank :])
     keys = own[Role.LATENT_KEYS].reshape(c.n_heads, c.latent_rank, still)
     values = own[Role.LATENT_VALUES].reshape(c.n_heads, c.value_dim, c.latent_rank)
     k = np.einsum("tr,hrd->thd", latent, keys)
     k = np.concatenate([k, np.repeat(turned, c.n_heads, axis=1)], axis=-1)
     return q, k, np.einsum("tr,hvr->thv", latent, values)
+
+
+def turned_part(config: ModelConfig, c: Attention, heads: Array) -> Array:
+    """The part of latent attention's heads that RoPE turns, if there is any."""
+    return heads if c.rope is None else turn(config.ropes[c.rope], heads)
 
 
 def choose(
@@ -330,7 +335,7 @@ def attention(
     if c.output_gate or c.head_gate:
         gate = x @ own[Role.ATTN_GATE].T
         gate = np.logaddexp(0, gate) if c.gate_softplus else sigmoid(gate)
-        values = values * (np.repeat(gate, c.head_dim, axis=1) if c.head_gate else gate)
+        values = values * (np.repeat(gate, c.output_dim, axis=1) if c.head_gate else gate)
     values = norm(config, own, Role.ATTN_INNER_NORM, values)
     if layer.row_codes:
         values = coded(values)
@@ -352,6 +357,8 @@ def recurrence(config: ModelConfig, c: State, own: Mapping[Role, Array], x: Arra
     if isinstance(c, ShortConv):
         b, gate, values = np.split(mixed, 3, axis=1)
         return np.asarray((gate * convolve(c, own, b * values)) @ own[Role.STATE_OUT].T)
+    if isinstance(c, ChannelDelta):
+        return channel_delta(config, c, own, x)
     mixed = convolve(c, own, mixed)
     if isinstance(c, Ssd) and c.conv_bias:
         mixed = mixed + own[Role.STATE_CONV_BIAS]
@@ -371,6 +378,24 @@ def recurrence(config: ModelConfig, c: State, own: Mapping[Role, Array], x: Arra
     return np.asarray(results @ own[Role.STATE_OUT].T)
 
 
+def channel_delta(
+    config: ModelConfig, c: ChannelDelta, own: Mapping[Role, Array], x: Array
+) -> Array:
+    """What the delta rule gives whose decays are those of channels."""
+    inputs = (Role.STATE_IN, Role.STATE_KEYS, Role.STATE_VALUES)
+    mixed = silu(convolve(c, own, np.concatenate([x @ own[role].T for role in inputs], axis=1)))
+    of_decay = x @ own[Role.STATE_DECAY_DOWN].T if c.decay_rank else x
+    of_gate = x @ own[Role.STATE_GATE_DOWN].T if c.gate_rank else x
+    a = of_decay @ own[Role.STATE_DECAY].T + own[Role.STATE_DECAY_BIAS]
+    a = a.reshape(len(x), c.n_heads, c.key_dim)
+    rate = own[Role.STATE_RATE][:, None]
+    logs = -c.decay_floor * sigmoid(-rate * a) if c.decay_floor else rate * softplus(a)
+    betas = sigmoid(x @ own[Role.STATE_BETA].T)
+    heads = rms(delta_rule(c, own, mixed, logs, betas), own[Role.STATE_NORM], config.rms_norm_eps)
+    gate = sigmoid(of_gate @ own[Role.STATE_GATE].T)
+    return np.asarray((heads.reshape(len(x), -1) * gate) @ own[Role.STATE_OUT].T)
+
+
 def convolve(c: State, own: Mapping[Role, Array], x: Array) -> Array:
     """Of [tokens][channels], each channel with the tokens before it."""
     taps = own[Role.STATE_CONV].reshape(-1, c.taps)
@@ -379,9 +404,16 @@ def convolve(c: State, own: Mapping[Role, Array], x: Array) -> Array:
 
 
 def delta_rule(
-    c: GatedDelta, own: Mapping[Role, Array], mixed: Array, shrinks: Array, betas: Array
+    c: GatedDelta | ChannelDelta,
+    own: Mapping[Role, Array],
+    mixed: Array,
+    shrinks: Array,
+    betas: Array,
 ) -> Array:
-    """The results of all heads [tokens][heads][value_dim] of the gated delta rule."""
+    """The results of all heads [tokens][heads][value_dim] of the gated delta rule.
+
+    ``shrinks`` are logarithms of decays [tokens][heads][key_dim], or of heads still without rates.
+    """
     keys = c.n_key_heads * c.key_dim
     q, k = (
         part.reshape(len(mixed), -1, c.key_dim) for part in np.split(mixed[:, : 2 * keys], 2, 1)
@@ -392,14 +424,17 @@ def delta_rule(
     for head in range(c.n_heads):
         state, of = np.zeros((c.key_dim, c.value_dim)), key_head(c, head)
         for t in range(len(mixed)):
-            state = state * np.exp(own[Role.STATE_RATE][head] * shrinks[t, head])
+            if isinstance(c, ChannelDelta):
+                state = state * np.exp(shrinks[t, head])[:, None]
+            else:
+                state = state * np.exp(own[Role.STATE_RATE][head] * shrinks[t, head])
             change = betas[t, head] * (v[t, head] - state.T @ k[t, of])
             state = state + np.outer(k[t, of], change)
             out[t, head] = state.T @ q[t, of] / np.sqrt(c.key_dim)
     return out
 
 
-def key_head(c: GatedDelta | Ssd, head: int) -> int:
+def key_head(c: GatedDelta | Ssd | ChannelDelta, head: int) -> int:
     """Which head of keys a head has."""
     if isinstance(c, GatedDelta) and c.keys_in_turn:
         return head % c.n_key_heads

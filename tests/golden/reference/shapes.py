@@ -4,6 +4,7 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.program import (
     Attention,
+    ChannelDelta,
     Experts,
     Gated,
     ModelConfig,
@@ -195,6 +196,8 @@ def shapes_of_latent(c: Attention, hidden: int) -> dict[Role, tuple[int, ...]]:
         shapes[Role.ATTN_OUTPUT_BIAS] = (hidden,)
     if c.sinks:
         shapes[Role.ATTN_SINKS] = (c.n_heads,)
+    if c.output_gate or c.head_gate:
+        shapes[Role.ATTN_GATE] = (c.n_heads * (1 if c.head_gate else c.value_dim), hidden)
     return shapes
 
 
@@ -215,7 +218,21 @@ def shapes_of_state(c: State, hidden: int) -> dict[Role, tuple[int, ...]]:
         Role.STATE_RATE: (c.n_heads,),
         Role.STATE_OUT: (hidden, inner),
     }
-    if isinstance(c, GatedDelta):
+    if isinstance(c, ChannelDelta):
+        n_decays = c.n_heads * c.key_dim
+        shapes |= {
+            Role.STATE_IN: (keys, hidden),
+            Role.STATE_KEYS: (keys, hidden),
+            Role.STATE_VALUES: (inner, hidden),
+            Role.STATE_GATE: (inner, c.gate_rank or hidden),
+            Role.STATE_DECAY: (n_decays, c.decay_rank or hidden),
+            Role.STATE_DECAY_BIAS: (n_decays,),
+        }
+        if c.gate_rank:
+            shapes[Role.STATE_GATE_DOWN] = (c.gate_rank, hidden)
+        if c.decay_rank:
+            shapes[Role.STATE_DECAY_DOWN] = (c.decay_rank, hidden)
+    if isinstance(c, GatedDelta | ChannelDelta):
         return shapes | {Role.STATE_BETA: (c.n_heads, hidden), Role.STATE_NORM: (c.value_dim,)}
     shapes[Role.STATE_SKIP] = (c.n_heads,)
     if c.conv_bias:

@@ -25,7 +25,8 @@ from lanewise.loading.programs.turned_rows import heads_of, in_halves, turned_of
 QUERIES_KEYS_VALUES = (Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V)
 ADAPTED = (
     *(*QUERIES_KEYS_VALUES, Role.ATTN_GATE, Role.ATTN_OUTPUT),
-    *(Role.STATE_IN, Role.STATE_GATE, Role.STATE_DECAY, Role.STATE_BETA, Role.STATE_OUT),
+    *(Role.STATE_IN, Role.STATE_KEYS, Role.STATE_VALUES, Role.STATE_GATE, Role.STATE_DECAY),
+    *(Role.STATE_BETA, Role.STATE_OUT),
     *(Role.FFN_GATE, Role.FFN_UP, Role.FFN_DOWN),
 )
 # Advice for an adapter that changes more than these matrices.
@@ -34,6 +35,8 @@ MERGE = (
     " save_pretrained() and serve that"
 )
 RATES = (Role.STATE_DECAY, Role.STATE_BETA)
+# Matrices, and those whose products they read if a layer has them.
+DOWN = {Role.STATE_DECAY: Role.STATE_DECAY_DOWN, Role.STATE_GATE: Role.STATE_GATE_DOWN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +98,19 @@ def parts_of(module: str, b: SourceTensor, config: ModelConfig) -> Iterator[Part
 
 
 def _roles_of(config: ModelConfig, layer: int) -> Mapping[Role, tuple[int, int]]:
-    """Return a layer's matrices that can be adapted; queries of latent attention cannot.
+    """Return a layer's matrices that can be adapted.
 
-    Of attention to shared rows no matrix can.
+    Queries of latent attention cannot, of attention to shared rows no matrix can, and neither can
+    what reads a product of a state's input.
     """
-    attention = config.layers[layer].attention
-    latent = attention is not None and (attention.latent_rank > 0 or attention.shared_rows)
-    refused = {*QUERIES_KEYS_VALUES} if latent else set()
+    attention, shapes = config.layers[layer].attention, layer_shapes(config, layer)
+    refused = {role for role, first in DOWN.items() if first in shapes}
+    if attention is not None and (attention.latent_rank > 0 or attention.shared_rows):
+        refused |= {*QUERIES_KEYS_VALUES}
     if attention is not None and attention.shared_rows:
         refused.add(Role.ATTN_OUTPUT)
     return {
-        role: shape
-        for role, shape in layer_shapes(config, layer).items()
-        if role in ADAPTED and role not in refused
+        role: shape for role, shape in shapes.items() if role in ADAPTED and role not in refused
     }
 
 

@@ -169,6 +169,11 @@ class Role(IntEnum):
     ATTN_INNER_NORM = 120  # (n_heads * head_dim,)
     FFN_INNER_NORM = 121  # (size,)
     INDEX_QUERY_NORM = 122  # (index_dim,), of layers with an index_block
+    # Of layers with a state whose channels decay apart; their STATE_IN is that of queries.
+    STATE_DECAY_DOWN = 123  # (decay_rank, hidden_size)
+    STATE_GATE_DOWN = 124  # (gate_rank, hidden_size)
+    STATE_KEYS = 125  # (n_key_heads * key_dim, hidden_size)
+    STATE_VALUES = 126  # (n_heads * value_dim, hidden_size)
     # Of attention to shared rows that makes entries of M tokens; twice the rows with ``overlap``.
     COMPRESS_ROWS = 127  # (head_dim, hidden_size)
     COMPRESS_GATE = 128  # (head_dim, hidden_size)

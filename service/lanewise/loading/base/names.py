@@ -154,8 +154,12 @@ TENSOR_NAMES: Mapping[Role, tuple[str, str]] = {
         # Names in GGUF files of Mamba 2; other families' names are changed to these.
         Role.ATTN_GATE: ("attn_output_gate.weight", "self_attn.gate_proj.weight"),
         Role.STATE_IN: ("ssm_in.weight", "state.in_proj.weight"),
+        Role.STATE_KEYS: ("ssm_in_k.weight", "state.key_proj.weight"),
+        Role.STATE_VALUES: ("ssm_in_v.weight", "state.value_proj.weight"),
         Role.STATE_GATE: ("ssm_gate.weight", "state.gate_proj.weight"),
+        Role.STATE_GATE_DOWN: ("ssm_g_a.weight", "state.gate_down_proj.weight"),
         Role.STATE_DECAY: ("ssm_alpha.weight", "state.decay_proj.weight"),
+        Role.STATE_DECAY_DOWN: ("ssm_f_a.weight", "state.decay_down_proj.weight"),
         Role.STATE_BETA: ("ssm_beta.weight", "state.beta_proj.weight"),
         Role.STATE_CONV: ("ssm_conv1d.weight", "state.conv.weight"),
         Role.STATE_CONV_BIAS: ("ssm_conv1d.bias", "state.conv.bias"),

@@ -90,8 +90,8 @@ class Attention:
     # Latent attention (MLA), if latent_rank is above 0. A projection of the input gives (c, r). One
     # row of a token serves all heads: norm(c), then r after RoPE. Of a query (n, t), RoPE turns the
     # last rope_dim values, t. Its score is the product of (keys^T n, t) and the row; a head's
-    # result is values times the weighted sum of norm(c). n_kv_heads is 1. There are no biases of Q,
-    # K and V, no norms of heads, gates or slopes, and nothing is shared.
+    # result is values times the weighted sum of norm(c). n_kv_heads is 1. Without ``rope`` nothing
+    # is turned. There are no biases of Q, K and V, no norms of heads or slopes, nothing is shared.
     latent_rank: int = 0
     rope_dim: int = 0  # RoPE turns exactly these
     value_dim: int = 0  # size of a head's result; of plain heads' values, 0: as of their keys
@@ -103,8 +103,8 @@ class Attention:
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
-    # Of plain heads (MiniMax M3): whole blocks of so many tokens are chosen, by the largest q . k in
-    # each, for each index head's share of the KV heads. index_local blocks are seen always.
+    # Of plain heads (MiniMax M3): whole blocks of so many tokens are chosen, by the largest q . k
+    # of each, for each index head's share of the KV heads. index_local blocks are seen always.
     index_block: int = 0
     index_local: int = 0
     # Attention to shared rows (DeepSeek V4): one row of a token, a norm of the product of K's

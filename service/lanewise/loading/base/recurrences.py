@@ -59,9 +59,23 @@ class Ssd(Recurrence):
     conv_bias: bool = True
 
 
-State = ShortConv | GatedDelta | Ssd
-STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd]] = {
+@dataclass(frozen=True)
+class ChannelDelta(Recurrence):
+    """The gated delta rule with a decay for each channel of a key (Kimi Linear).
+
+    As GatedDelta, but q, k and v have a matrix each, and S *= g multiplies row i by g[i]. With a
+    ``decay_floor`` f, g = exp(-f * sigmoid(-A * (a + bias))). Then out(rmsnorm(o) * sigmoid(z)).
+    """
+
+    decay_rank: int = 0  # a is a product of a product of this size; 0: of x
+    gate_rank: int = 0  # z likewise
+    decay_floor: float = 0.0  # decays are at least exp(-decay_floor); 0: there is no bound
+
+
+State = ShortConv | GatedDelta | Ssd | ChannelDelta
+STATE_KINDS: Mapping[str, type[ShortConv] | type[GatedDelta] | type[Ssd] | type[ChannelDelta]] = {
     "short_conv": ShortConv,
     "gated_delta": GatedDelta,
     "ssd": Ssd,
+    "channel_delta": ChannelDelta,
 }

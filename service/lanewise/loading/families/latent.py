@@ -119,7 +119,8 @@ def gguf_latent_tensors(tensors: Rearranged, config: ModelConfig) -> None:
     """Reshape matrices of heads, and rename the queries' matrix."""
     remade = 0
     for number, layer in enumerate(config.layers):
-        assert layer.attention is not None
+        if layer.attention is None:
+            continue
         if layer.attention.query_rank:
             tensors.rename(f"blk.{number}.attn_q_b.weight", tensors.usual(Role.ATTN_Q, number))
         name = f"blk.{number}.attn_kv_b.weight"
