@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from growth import grows_no_faster
 from lanewise.text.answers.families import PlainFormat
 from lanewise.text.answers.nested_calls import MINIMAX_M3
 from lanewise.text.answers.thinking import Start
@@ -215,3 +216,12 @@ def test_odd_answers_are_read_as_far_as_they_make_sense():
     nested = f"{NS}<any>" + f"{NS}<a>" * 70 + f"{NS}</a>" * 70 + f"{NS}</any>"
     text = f'{NS}<tool_call>\n{NS}<invoke name="f">{nested}{NS}</invoke>\n{NS}</tool_call>'
     assert read(text, FREE) == read(text, FREE, cut=1)
+
+
+def test_long_values_take_time_in_proportion():
+    def answer(n):
+        stops = [{"at": "a" * 20}] * n
+        text = written(("trip", {"to": "x" * 20 * n, "stops": stops}))
+        return lambda: read(text, cut=4)
+
+    assert grows_no_faster(answer(100), answer(1_000), 40)  # fair is 10

@@ -103,10 +103,8 @@ class Attention:
     index_topk: int = 0
     index_heads: int = 0
     index_dim: int = 0
-    # Of plain heads (MiniMax M3): whole blocks of so many tokens are chosen, by the largest q . k
-    # of each, for each index head's share of the KV heads. index_local blocks are seen always.
-    index_block: int = 0
-    index_local: int = 0
+    index_block: int = 0  # of plain heads (MiniMax M3): tokens of each block that is chosen
+    index_local: int = 0  # blocks that are always seen, the query's own among them
     # Attention to shared rows (DeepSeek V4): one row of a token, a norm of the product of K's
     # matrix, is the key and the value of all heads. Queries have a query_rank, and a norm without
     # weights for each head. RoPE turns the last rope_dim values of both, in pairs side by side, and

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lanewise.text.answers.calls import MAX_HEAD, CallFormat, CallParser, Tools, split_at
 from lanewise.text.answers.nested_grammar import ITEM, NestedRules
@@ -83,6 +83,35 @@ class NestedCalls(CallFormat):
 MINIMAX_M3 = NestedCalls("minimax-m3", mark="]<]minimax[>[")
 
 
+class _Reading:
+    """What a value is read by, and the values in it: found once for all items of an array."""
+
+    def __init__(self, schema: PropertySchema) -> None:
+        self.schema = schema
+        self._named: dict[str, _Reading] = {}
+
+    @cached_property
+    def _readers(self) -> Readers:
+        return Readers.of_schema(self.schema)
+
+    @cached_property
+    def items(self) -> _Reading:
+        """Of an array."""
+        return _Reading(Readers.of_items(self.schema))
+
+    def property(self, name: str) -> _Reading:
+        """Of an object."""
+        if name not in self._named:
+            self._named[name] = _Reading(self._readers.find(name))
+        return self._named[name]
+
+    @cached_property
+    def may_have_items(self) -> bool:
+        """Whether tags named as items make an array, and not an object that has such a property."""
+        types = self.schema.types
+        return "array" in types and not ("object" in types and ITEM in self._readers.named)
+
+
 @dataclass
 class _Node:
     """A value that is no plain string: its text, or the tags in it."""
@@ -90,11 +119,11 @@ class _Node:
     text: list[str] = field(default_factory=list)
     tags: list[tuple[str, _Node]] = field(default_factory=list)
 
-    def to_json(self, schema: PropertySchema) -> str:
+    def to_json(self, reading: _Reading) -> str:
         """Its JSON, by its schema."""
         if self.tags:
-            return "".join(self._pieces(schema))
-        text = "".join(self.text)
+            return self._nested(reading)
+        text, schema = "".join(self.text), reading.schema
         if not schema.takes_text and not text.strip():
             for kind, empty in (("array", "[]"), ("object", "{}")):
                 if kind in schema.types:
@@ -103,15 +132,11 @@ class _Node:
         # Objects and lists are tags: a text that looks like one is a string, if it may be.
         return quoted(text) if made[:1] in ("{", "[") and schema.takes_text else made
 
-    def _pieces(self, schema: PropertySchema) -> Iterator[str]:
-        readers = Readers.of_schema(schema)
-        may_be_list = "array" in schema.types and all(name == ITEM for name, _ in self.tags)
-        if may_be_list and not ("object" in schema.types and ITEM in readers.named):
-            items = Readers.of_items(schema)
-            yield f"[{', '.join(node.to_json(items) for _, node in self.tags)}]"
-            return
-        made = {name: node.to_json(readers.find(name)) for name, node in self.tags}
-        yield "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in made.items()) + "}"
+    def _nested(self, reading: _Reading) -> str:
+        if all(name == ITEM for name, _ in self.tags) and reading.may_have_items:
+            return f"[{', '.join(node.to_json(reading.items) for _, node in self.tags)}]"
+        made = {name: node.to_json(reading.property(name)) for name, node in self.tags}
+        return "{" + ", ".join(f"{quoted(name)}: {value}" for name, value in made.items()) + "}"
 
 
 class _NestedCallParser(CallParser):
@@ -217,7 +242,7 @@ class _NestedCallParser(CallParser):
             node.text.append(self._text[: len(self._text) - len(rest)])
         self._text = rest
         if not self._open:
-            self._log.add(node.to_json(self._schema))
+            self._log.add(node.to_json(_Reading(self._schema)))
             self._state = self._properties
         return True
 
