@@ -23,6 +23,7 @@ HEADS = (Role.TOKEN_EMBEDDING, Role.OUTPUT)
 KEPT = (
     *(Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA, Role.INDEX_WEIGHTS),
     *(Role.POSITION_EMBEDDING, Role.TOKEN_TYPE_EMBEDDING),
+    *(Role.HYPER_ATTN, Role.HYPER_FFN, Role.HYPER_HEAD),
 )
 # What rows become that blocks of 256 inputs do not divide: as many bits or nearly, and as good; six
 # bits are asked for where nothing shall be lost. What 32 does not divide either is F16.
