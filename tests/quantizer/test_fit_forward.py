@@ -65,7 +65,7 @@ def test_every_family_is_computed_as_by_transformers(name, tmp_path):
     with open_checkpoint(write_model(family_model(name), tmp_path / "m")) as checkpoint:
         source = Source(checkpoint)
         config = source.config
-        if config.n_streams:
+        if config.n_streams or config.hyper_streams:
             with pytest.raises(ModelFileError, match="calibration cannot compute several"):
                 check_computable(config)
             return

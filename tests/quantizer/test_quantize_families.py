@@ -36,6 +36,23 @@ def test_matrices_are_quantized_but_for_positions(name, options, tmp_path):
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.1
 
 
+def test_what_mixes_streams_stays_as_it_is(tmp_path):
+    """The library reads these matrices as floats only."""
+    source, folder = written_family("deepseek_v4", tmp_path), tmp_path / "q"
+    assert cli.main(["quantize", str(source), "-o", str(folder), "--format", "q8_0"]) == 0
+    kept = (Role.HYPER_ATTN, Role.HYPER_FFN, Role.HYPER_HEAD, Role.ROUTER_TABLE)
+    with open_checkpoint(source) as before, open_checkpoint(folder) as after:
+        assert after.config == before.config
+        for old, new in zip(before.tensors, after.tensors, strict=True):
+            if new.role in kept:
+                assert (new.type, bytes(new.data)) == (old.type, bytes(old.data))
+            elif new.role in (Role.ATTN_GROUPS, Role.COMPRESS_ROWS, Role.EXPERTS_UP):
+                assert new.n_bytes < old.n_bytes / 2
+    exact, found = logits_of(source), logits_of(folder)
+    # An index may choose other entries, and routers other experts; wrong weights give about 1.4.
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.5
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

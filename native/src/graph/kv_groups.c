@@ -126,7 +126,7 @@ static void place_layers(const lw_model* model, lw_type kv_type, bool by_window,
         if (c->shares_kv && !is_of_entries(model, i)) places[i] = places[c->kv_layer];
         if (!is_stored(model, i)) continue;
         const uint32_t at = find_kind(k, window_of(model, i, by_window), bytes_of(model, kv_type, i));
-        if (at == k->n || slots == 0) continue;  // never: count_kinds has seen every layer
+        if (at == k->n || slots == 0 || k->of[at].in_slot == 0) continue;  // never: count_kinds has seen every store
         const kind* one = &k->of[at];
         const uint32_t number = next[at]++, slot = one->first_slot + number / one->in_slot;
         places[i] = (lw_kv_place){(uint16_t)(first_groups[one->window_at] + slot / slots), slot % slots,

@@ -24,6 +24,7 @@ KEPT = (
     *(Role.ROUTER, Role.STATE_DECAY, Role.STATE_BETA, Role.INDEX_WEIGHTS),
     *(Role.STATE_DECAY_DOWN, Role.STATE_GATE_DOWN),
     *(Role.POSITION_EMBEDDING, Role.TOKEN_TYPE_EMBEDDING),
+    *(Role.HYPER_ATTN, Role.HYPER_FFN, Role.HYPER_HEAD),
 )
 # What rows become that blocks of 256 inputs do not divide: as many bits or nearly, and as good; six
 # bits are asked for where nothing shall be lost. What 32 does not divide either is F16.

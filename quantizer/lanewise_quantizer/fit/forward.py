@@ -46,6 +46,8 @@ def check_computable(config: ModelConfig) -> None:
         odd = "encoders"
     elif config.n_streams or config.hyper_streams:
         odd = "several residual streams"
+    elif any(one.attention is not None and one.attention.shared_rows for one in config.layers):
+        odd = "attention to shared rows"
     elif any(layer.attn_norm_replaces or layer.ffn_norm_replaces for layer in config.layers):
         odd = "norms after each addition"
     if odd is not None:

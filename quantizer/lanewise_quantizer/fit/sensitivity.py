@@ -91,6 +91,9 @@ COSTS = {
     Role.INDEX_ROWS: 1.0,
     Role.INDEX_GATE: 1.0,
     Role.ATTN_GROUPS: 1.0,
+    Role.HYPER_ATTN: 0.0,
+    Role.HYPER_FFN: 0.0,
+    Role.HYPER_HEAD: 0.0,
     Role.MTP_PROJECTION: 0.0,  # which has no part in any answer
 }
 

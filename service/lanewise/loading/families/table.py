@@ -199,6 +199,9 @@ REASONS = {
     ),
     DECODED: ("t5", "t5encoder"),
     "only directories of DeepSeek V4 are read, its GGUF files are not": ("deepseek4",),
+    "it is DeepSeek V4 without fields that change answers; with these it is deepseek_v4": (
+        "deepseek_ref",
+    ),
     "it writes blocks of tokens by diffusion, which is not supported": (
         *("diffusion_gemma", "diffusion_gemma_text", "diffusion-gemma"),
     ),
