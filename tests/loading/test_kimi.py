@@ -87,13 +87,15 @@ def test_what_cannot_be_computed_is_refused(
 
 def test_kimi_k3_is_refused_by_the_names_of_its_fields(tmp_path: Path) -> None:
     """As it is published: the language model of a wrapper."""
-    text = CASES["kimi_linear"] | K3 | {"hidden_act": "situ"}
+    states = LINEAR | {"gate_lower_bound": -5.0, "use_full_rank_gate": True}
+    text = CASES["kimi_linear"] | K3 | {"hidden_act": "situ", "linear_attn_config": states}
     folder = write_case("kimi_linear", tmp_path / "hf")
     (folder / "config.json").write_text(json.dumps({"model_type": "kimi_k3", "text_config": text}))
     with pytest.raises(ModelFileError) as caught:
         open_checkpoint(folder)
     assert "text_config: hidden_act is 'situ'" in str(caught.value)
     assert all(key in str(caught.value) for key in K3)
+    assert "linear_attn_config.gate_lower_bound, linear_attn_config.use_full" in str(caught.value)
 
 
 def test_layers_by_their_kinds_or_by_lists_of_numbers(tmp_path: Path) -> None:

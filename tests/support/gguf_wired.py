@@ -132,7 +132,8 @@ def outputs_first(arrays: Arrays, config: Config) -> Arrays:
 
 
 def one_head_metadata(config: Config) -> dict[str, Any]:
-    return gpt2_metadata(config) | {"attention.head_count_kv": 1}
+    size = {"feed_forward_length": config["n_inner"]}
+    return gpt2_metadata(config) | size | {"attention.head_count_kv": 1}
 
 
 def gpt2_metadata(config: Config) -> dict[str, Any]:

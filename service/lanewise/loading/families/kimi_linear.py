@@ -123,12 +123,18 @@ def kinds_of(own: Fields, file: ModelFile) -> list[str]:
 def refuse_k3(file: ModelFile) -> None:
     """Raise ModelFileError for a field of Kimi K3 that changes answers; it names all of them."""
     odd = [key for key in OF_K3 if file.raw(key) not in (None, False)]
-    if file.text("hidden_act", default="silu") != "silu":
-        also = f" (also: {', '.join(odd)})" if odd else ""
-        raise file.fail("hidden_act", f"'silu' (no other activation is supported){also}")
-    if odd:
-        also = f" (also: {', '.join(odd[1:])})" if odd[1:] else ""
-        raise file.fail(odd[0], f"null ({OF_K3[odd[0]]}, as in Kimi K3, not supported{also})")
+    if not odd and file.text("hidden_act", default="silu") == "silu":
+        return
+    states = file.raw(SETTINGS)
+    if isinstance(states, Mapping):
+        of_states = (key for key in OF_K3_STATES if states.get(key) not in (None, False))
+        odd += [f"{SETTINGS}.{key}" for key in of_states]
+    first, wanted = "hidden_act", "'silu' (no other activation is supported)"
+    if file.text(first, default="silu") == "silu":
+        first = odd.pop(0)
+        wanted = f"null ({OF_K3[first]}, as in Kimi K3, not supported)"
+    also = f" (also: {', '.join(odd)})" if odd else ""
+    raise file.fail(first, wanted + also)
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
