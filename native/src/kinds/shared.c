@@ -149,15 +149,15 @@ static void take_shared(lw_session* s, lw_parts* parts) {
 static size_t shared_inputs(const lw_worker* w, const lw_layer* layer, lw_mixer_input* found) {
     const lw_shared_own* own = lw_shared_of(w->s);
     size_t n = 0;
-    found[n++] = (lw_mixer_input){&layer->latent_query, own->query, LW_ADAPTED_COUNT};
+    found[n++] = (lw_mixer_input){&layer->latent_query, own->query, LW_ADAPTED_COUNT, 0};
     if (layer->compress_rows.rows > 0) {
-        found[n++] = (lw_mixer_input){&layer->compress_rows, own->values, LW_ADAPTED_COUNT};
-        found[n++] = (lw_mixer_input){&layer->compress_gate, own->gates, LW_ADAPTED_COUNT};
+        found[n++] = (lw_mixer_input){&layer->compress_rows, own->values, LW_ADAPTED_COUNT, 0};
+        found[n++] = (lw_mixer_input){&layer->compress_gate, own->gates, LW_ADAPTED_COUNT, 0};
     }
     if (layer->index_rows.rows > 0) {
-        found[n++] = (lw_mixer_input){&layer->index_rows, own->index_values, LW_ADAPTED_COUNT};
-        found[n++] = (lw_mixer_input){&layer->index_gate, own->index_gates, LW_ADAPTED_COUNT};
-        found[n++] = (lw_mixer_input){&layer->index_weights, own->index_weights, LW_ADAPTED_COUNT};
+        found[n++] = (lw_mixer_input){&layer->index_rows, own->index_values, LW_ADAPTED_COUNT, 0};
+        found[n++] = (lw_mixer_input){&layer->index_gate, own->index_gates, LW_ADAPTED_COUNT, 0};
+        found[n++] = (lw_mixer_input){&layer->index_weights, own->index_weights, LW_ADAPTED_COUNT, 0};
     }
     return n;
 }

@@ -7,8 +7,8 @@
 #include "uniform_model.h"
 
 enum {
-    TINY_VARIANTS = 10,
-    TINY_WITHOUT_STATES = 6,  // the first ones; in the rest sequences have places for their states
+    TINY_VARIANTS = 12,
+    TINY_WITHOUT_STATES = 7,  // the first ones; in the rest sequences have places for their states
     TINY_MAX_LAYERS = 3,
     TINY_ADAPTERS = 2,
     TINY_LEVELS = 5,
@@ -18,8 +18,9 @@ enum {
 
 // What layers are besides: experts, with sinks and a window in the first one; a delta rule in the first one, and attention
 // with a gate in the second; attention beside a state space in the first one, a short convolution in the second; latent
-// attention, of a window and with a latent query in the first one; experts with norms of their own; a prediction head, the
-// last one, behind layers alike, or behind those with a delta rule.
+// attention, of a window and with a latent query in the first one; experts with norms of their own; an index of blocks in
+// the last one; a prediction head, the last one, behind layers alike, or behind those with a delta rule; a delta rule
+// whose channels decay apart.
 typedef enum tiny_kind {
     TINY_ALIKE,
     TINY_MIXTURE,
@@ -27,8 +28,10 @@ typedef enum tiny_kind {
     TINY_BESIDE,
     TINY_LATENT,
     TINY_OWN_NORMS,
+    TINY_BLOCKS,
     TINY_HEAD,
-    TINY_STATES_HEAD
+    TINY_STATES_HEAD,
+    TINY_CHANNELS
 } tiny_kind;
 
 typedef struct tiny_variant {
@@ -122,6 +125,19 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
     {{.n_layers = 2,
       .hidden_size = 64,
       .ffn_size = 96,
+      .n_heads = 4,
+      .n_kv_heads = 2,
+      .head_dim = 16,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .qk_norm = 1,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0,
+     TINY_BLOCKS},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
       .n_heads = 2,
       .n_kv_heads = 1,
       .head_dim = 32,
@@ -170,19 +186,36 @@ static const tiny_variant tiny_variants[TINY_VARIANTS] = {
       .rope_theta = 10000},
      LW_Q8_0,
      TINY_STATES_HEAD},
+    {{.n_layers = 2,
+      .hidden_size = 64,
+      .ffn_size = 96,
+      .n_heads = 2,
+      .n_kv_heads = 1,
+      .head_dim = 32,
+      .vocab_size = TINY_VOCAB,
+      .context_length = 96,
+      .rms_norm_eps = 1e-6f,
+      .rope_theta = 10000},
+     LW_Q8_0,
+     TINY_CHANNELS},
 };
 
 static inline bool tiny_has_head(const tiny_variant* v) { return v->kind == TINY_HEAD || v->kind == TINY_STATES_HEAD; }
 
 static inline void tiny_state(tiny_kind kind, uint32_t layer, lw_layer_config* c) {
-    if (kind == TINY_STATES_HEAD) kind = TINY_STATES;
-    const lw_state_config heads = {.kind = kind == TINY_STATES ? LW_GATED_DELTA : LW_SSD,
+    const bool channels = kind == TINY_CHANNELS;
+    if (kind == TINY_STATES_HEAD || channels) kind = TINY_STATES;
+    const lw_state_config heads = {.kind = channels              ? LW_CHANNEL_DELTA
+                                           : kind == TINY_STATES ? LW_GATED_DELTA
+                                                                 : LW_SSD,
                                    .taps = 4,
                                    .n_heads = 2,
                                    .value_dim = 32,
                                    .n_key_heads = 1,
                                    .key_dim = 16,
                                    .conv_bias = kind == TINY_BESIDE,
+                                   .decay_rank = channels ? 32 : 0,
+                                   .gate_rank = channels ? 32 : 0,
                                    .norm_eps = 1e-5f};
     if (layer == 0) c->state = heads;
     if (kind == TINY_STATES && layer == 1) c->attention.output_gate = 1;
@@ -198,13 +231,23 @@ static inline void tiny_latent(uint32_t layer, lw_attention_config* c) {
     c->window = layer == 0 ? 35 : 0;
 }
 
+static inline void tiny_blocks(lw_attention_config* c) {
+    c->index_block = 32;
+    c->index_topk = 64;
+    c->index_local = 1;
+    c->index_heads = 2;
+    c->index_dim = c->head_dim;
+}
+
 static inline lw_layer_config tiny_layer(const tiny_variant* v, uint32_t layer) {
     lw_layer_config c = uniform_layer(&v->config);
     const bool is_last = layer + 1 == v->config.n_layers, has_head = tiny_has_head(v),
                mixture = v->kind == TINY_MIXTURE;
-    if (v->kind == TINY_STATES || v->kind == TINY_BESIDE || (v->kind == TINY_STATES_HEAD && !is_last))
+    if (v->kind == TINY_STATES || v->kind == TINY_BESIDE || v->kind == TINY_CHANNELS ||
+        (v->kind == TINY_STATES_HEAD && !is_last))
         tiny_state(v->kind, layer, &c);
     if (v->kind == TINY_LATENT) tiny_latent(layer, &c.attention);
+    if (v->kind == TINY_BLOCKS && is_last) tiny_blocks(&c.attention);
     if (v->kind == TINY_HEAD && !is_last) c.attention.window = 35;
     c.mtp = has_head && is_last;
     c.result_norms = v->kind == TINY_OWN_NORMS;
@@ -250,9 +293,13 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
     const uint32_t one = v->kind == TINY_MIXTURE ? 1 : 0, shared = of_layer.ffn.shared_size;
     const uint32_t rank = attention->latent_rank, keys = attends && rank == 0 ? kv : 0;
     const lw_state_config* state = &of_layer.state;
-    const bool short_conv = state->kind == LW_SHORT_CONV, heads = state->n_heads > 0;
+    const bool short_conv = state->kind == LW_SHORT_CONV, heads = state->n_heads > 0,
+               each = state->kind == LW_CHANNEL_DELTA, delta = each || state->kind == LW_GATED_DELTA;
+    const uint32_t state_keys = state->n_key_heads * state->key_dim,
+                   decays = each ? state->n_heads * state->key_dim : state->n_heads,
+                   index = attention->index_heads > 0 ? attention->index_dim : 0;
     const uint32_t inner = short_conv ? hidden : state->n_heads * state->value_dim;
-    const uint32_t channels = inner + 2 * state->n_key_heads * state->key_dim;
+    const uint32_t channels = inner + 2 * state_keys;
     const uint32_t shapes[LW_ROLE_COUNT][2] = {
         [LW_TOKEN_EMBEDDING] = {c->vocab_size, hidden},
         [LW_OUTPUT] = {c->tied_embeddings ? 0 : c->vocab_size, hidden},
@@ -285,16 +332,23 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_SHARED_UP] = {shared, hidden},
         [LW_SHARED_DOWN] = {shared > 0 ? hidden : 0, shared},
         [LW_SHARED_ROUTER] = {shared > 0 && of_layer.ffn.shared_gate ? 1 : 0, hidden},
-        [LW_STATE_IN] = {short_conv ? 3 * hidden : channels, hidden},
-        [LW_STATE_GATE] = {heads ? inner : 0, hidden},
-        [LW_STATE_DECAY] = {state->n_heads, hidden},
-        [LW_STATE_BETA] = {state->kind == LW_GATED_DELTA ? state->n_heads : 0, hidden},
+        [LW_STATE_IN] = {short_conv ? 3 * hidden
+                         : each     ? state_keys
+                                    : channels,
+                         hidden},
+        [LW_STATE_KEYS] = {each ? state_keys : 0, hidden},
+        [LW_STATE_VALUES] = {each ? inner : 0, hidden},
+        [LW_STATE_GATE] = {heads ? inner : 0, each ? state->gate_rank : hidden},
+        [LW_STATE_GATE_DOWN] = {state->gate_rank, hidden},
+        [LW_STATE_DECAY] = {decays, each ? state->decay_rank : hidden},
+        [LW_STATE_DECAY_DOWN] = {state->decay_rank, hidden},
+        [LW_STATE_BETA] = {delta ? state->n_heads : 0, hidden},
         [LW_STATE_CONV] = {state->taps > 0 ? 1 : 0, channels * state->taps},
         [LW_STATE_CONV_BIAS] = {state->conv_bias, channels},
-        [LW_STATE_DECAY_BIAS] = {heads ? 1 : 0, state->n_heads},
+        [LW_STATE_DECAY_BIAS] = {heads ? 1 : 0, decays},
         [LW_STATE_RATE] = {heads ? 1 : 0, state->n_heads},
         [LW_STATE_SKIP] = {state->kind == LW_SSD ? 1 : 0, state->n_heads},
-        [LW_STATE_NORM] = {state->kind == LW_GATED_DELTA ? 1 : 0, state->value_dim},
+        [LW_STATE_NORM] = {delta ? 1 : 0, state->value_dim},
         [LW_STATE_OUT] = {inner > 0 ? hidden : 0, inner},
         [LW_ATTN_RESULT_NORM] = {norms, hidden},
         [LW_FFN_RESULT_NORM] = {norms, hidden},
@@ -309,6 +363,10 @@ static inline void tiny_shape(const tiny_variant* v, lw_role role, uint32_t laye
         [LW_LATENT_NORM] = {rank > 0, rank},
         [LW_LATENT_KEYS] = {c->n_heads * rank, c->head_dim - attention->rope_dim},
         [LW_LATENT_VALUES] = {c->n_heads * attention->value_dim, rank},
+        [LW_INDEX_QUERY] = {attention->index_heads * index, hidden},
+        [LW_INDEX_QUERY_NORM] = {index > 0, index},
+        [LW_INDEX_KEY] = {index, hidden},
+        [LW_INDEX_KEY_NORM] = {index > 0, index},
         [LW_MTP_EMBEDDING_NORM] = {of_layer.mtp, hidden},
         [LW_MTP_HIDDEN_NORM] = {of_layer.mtp, hidden},
         [LW_MTP_PROJECTION] = {of_layer.mtp ? hidden : 0, 2 * hidden},
