@@ -98,10 +98,9 @@ typedef struct lw_attention_config {
     // Attention to shared rows (DeepSeek V4), if shared_rows is 1: one row of a token, norm(LW_ATTN_K x), is the key and
     // the value of all heads. Q is of LW_LATENT_QUERY, as of latent attention, and each head of it goes through RMSNorm
     // without weights. `rope` turns the last rope_dim values of rows and of heads of Q, dimensions 2i and 2i + 1 by
-    // angle i, and those of a head's result by the query's angles backwards. The results are cut into output_groups
-    // equal parts; LW_ATTN_GROUPS makes output_rank values of each, and LW_ATTN_OUTPUT reads those of all. n_kv_heads is
-    // 1, head_dim a multiple of 16. Norms have the epsilon of the model. Refused with it: what is refused with
-    // latent_rank, latent_rank itself, score_softcap and position_beta.
+    // angle i, and those of a head's result by the query's angles backwards. Of each of output_groups equal parts of the
+    // results LW_ATTN_GROUPS makes output_rank values, all of which LW_ATTN_OUTPUT reads. n_kv_heads is 1, head_dim a
+    // multiple of 16. Refused with it: latent_rank and what is refused with that, score_softcap and position_beta.
     uint32_t shared_rows;
     uint32_t output_groups;  // a divisor of n_heads
     uint32_t output_rank;    // a multiple of 32
@@ -110,12 +109,9 @@ typedef struct lw_attention_config {
     // LW_COMPRESS_ROWS x, weighted by the softmax of LW_COMPRESS_GATE x + LW_COMPRESS_POSITIONS; then come
     // LW_COMPRESS_NORM and `rope`, at the place of its first token. M divides 32, or is a multiple of it. With
     // index_topk a query sees as many entries at most, those of the largest index scores, as above. Their k is an entry
-    // of LW_INDEX_ROWS, LW_INDEX_GATE, LW_INDEX_POSITIONS and LW_INDEX_NORM, and w is divided by sqrt(index_heads *
-    // index_dim). There is no index without M.
+    // of LW_INDEX_ROWS, LW_INDEX_GATE, LW_INDEX_POSITIONS and LW_INDEX_NORM; w is divided by sqrt(index_heads * index_dim).
     uint32_t compress;
-    // 1: tokens have two values and two gates for each dimension. An entry is made of the first ones of the M tokens
-    // before, if there are any, and of the second ones of its own M tokens.
-    uint32_t overlap;
+    uint32_t overlap;  // 1: an entry is also made of the M tokens before, by the first halves of values and gates
 } lw_attention_config;
 
 // Layers that keep a state of each sequence instead of its keys and values. All are recurrences over the tokens in

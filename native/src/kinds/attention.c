@@ -365,10 +365,6 @@ static void rotate_and_store(lw_worker* w, const lw_layer* layer, uint32_t index
     lw_end_phase(w, LW_OP_ROTATE);
 }
 
-static bool gates_latent(const lw_layer* layer) {
-    return layer->config.attention.latent_rank > 0 && layer->config.attention.output_gate > 0;
-}
-
 // The input of the output projection: attention's result behind the gate of latent attention and its norm, if it has
 // them, in the matrix's input order, and its codes unless lw_attend has made them.
 static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool have_codes) {
@@ -380,7 +376,7 @@ static lw_activations attention_values(lw_worker* w, const lw_layer* layer, bool
     const lw_attention_own* own = lw_attention_of(w->s);
     float* values = order != NULL ? own->q : own->attn;  // the queries are no longer needed
     const lw_activations out = lw_activations_in(w, cols, &w->b->codes, values);
-    const bool gated = gates_latent(layer), changed = gated || order != NULL || norm != NULL;
+    const bool gated = lw_gates_latent(layer), changed = gated || order != NULL || norm != NULL;
     if (have_codes || (!changed && !as.floats && !quantized)) return out;
     lw_taker items = lw_this_phase(w, w->rows);
     for (size_t row; lw_take_item(&items, &row);) {
@@ -416,7 +412,7 @@ static void keep_attention(lw_worker* w, const lw_layer* layer) {
     const lw_attention_own* own = lw_attention_of(w->s);
     const size_t cols = layer->config.attention.shared_rows ? layer->q.rows : layer->attn_output.cols;
     lw_keep_rows(own->attn, cols, w->step->batch);
-    if (gates_latent(layer)) lw_keep_rows(own->gate, layer->attn_gate.rows, w->step->batch);
+    if (lw_gates_latent(layer)) lw_keep_rows(own->gate, layer->attn_gate.rows, w->step->batch);
 }
 
 static void add_attention(lw_worker* w, const lw_layer* layer, uint32_t index) {

@@ -10,6 +10,11 @@
 float* lw_latent_queries(const lw_session* s);
 float* lw_latent_results(const lw_session* s);
 
+// Whether a gate meets the results of latent attention's heads, before the output matrix.
+static inline bool lw_gates_latent(const lw_layer* layer) {
+    return layer->config.attention.latent_rank > 0 && layer->config.attention.output_gate > 0;
+}
+
 // Phases. The first computes the queries from the latent queries, if query_rank > 0. The second multiplies the queries
 // by the heads' key matrices. The third multiplies attention's results by the heads' value matrices.
 void lw_make_latent_queries(lw_worker* w, const lw_layer* layer);
