@@ -10,13 +10,13 @@ import pytest
 
 from lanewise.loading.base.program import (
     Attention,
-    ChannelDelta,
     Experts,
     Gated,
     Layer,
     ModelConfig,
     Rope,
 )
+from lanewise.loading.base.recurrences import ChannelDelta
 from lanewise.runtime import usable_levels
 from random_checkpoints import VOCAB, random_weights
 from random_programs import N_TOKENS

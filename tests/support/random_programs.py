@@ -9,7 +9,6 @@ from lanewise.loading.base.program import (
     FFN_CURVES,
     WIRINGS,
     Attention,
-    ChannelDelta,
     Experts,
     Gated,
     Layer,
@@ -17,12 +16,7 @@ from lanewise.loading.base.program import (
     Plain,
     Rope,
 )
-from lanewise.loading.base.recurrences import (
-    GatedDelta,
-    ShortConv,
-    Ssd,
-    State,
-)
+from lanewise.loading.base.recurrences import ChannelDelta, GatedDelta, ShortConv, Ssd, State
 from random_checkpoints import VOCAB
 
 N_TOKENS = 40

@@ -4,17 +4,12 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.program import (
     Attention,
-    ChannelDelta,
     Experts,
     Gated,
     ModelConfig,
     Plain,
 )
-from lanewise.loading.base.recurrences import (
-    GatedDelta,
-    ShortConv,
-    State,
-)
+from lanewise.loading.base.recurrences import ChannelDelta, GatedDelta, ShortConv, State
 
 
 def shape_of(config: ModelConfig, role: Role, layer: int) -> tuple[int, ...] | None:
