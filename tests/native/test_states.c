@@ -195,7 +195,9 @@ static void test_places(const lw_model* model) {
 }
 
 static void adapt(lw_adapter* adapter, lw_role role, uint32_t layer, uint32_t cols, uint32_t rows) {
-    static float down[3 * FFN], up[3 * FFN];
+    enum { MOST = 128 };  // rows or columns of what is adapted
+    static float down[3 * MOST], up[3 * MOST];
+    expect(rows <= MOST && cols <= MOST, "there is room for an adapter's values");
     const lw_tensor a = float_tensor(down, 3, cols, 7), b = float_tensor(up, rows, 3, 8);
     expect(lw_adapter_load(adapter, role, layer, &a, &b, 0.5f) == LW_OK, "a matrix is adapted");
 }
