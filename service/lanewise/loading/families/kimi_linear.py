@@ -129,10 +129,10 @@ def refuse_k3(file: ModelFile) -> None:
     if isinstance(states, Mapping):
         of_states = (key for key in OF_K3_STATES if states.get(key) not in (None, False))
         odd += [f"{SETTINGS}.{key}" for key in of_states]
-    first, wanted = "hidden_act", "'silu' (no other activation is supported)"
+    first, wanted = "hidden_act", "'silu' (other activations are not supported)"
     if file.text(first, default="silu") == "silu":
         first = odd.pop(0)
-        wanted = f"null ({OF_K3[first]}, as in Kimi K3, not supported)"
+        wanted = f"null ({OF_K3[first]}, as in Kimi K3, is not supported)"
     also = f" (also: {', '.join(odd)})" if odd else ""
     raise file.fail(first, wanted + also)
 
