@@ -39,7 +39,7 @@ def program_of(path: Path) -> ModelConfig:
     [
         *(("kimi_linear", {key: value}, f"{key} is {value}; null (") for key, value in K3.items()),
         ("kimi_linear", K3, "(also: routed_expert_hidden_size, latent_moe_use_norm,"),
-        ("kimi_linear", K3 | {"hidden_act": "situ"}, "hidden_act is 'situ'; 'silu' (other activations are not"),
+        ("kimi_linear", K3 | {"hidden_act": "situ"}, "hidden_act is 'situ'; 'silu' (other"),
         (
             "kimi_linear",
             {"linear_attn_config": LINEAR | {"gate_lower_bound": -5.0}},
