@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
@@ -45,18 +46,29 @@ UNUSED = ("attn.bias", "attn.masked_bias")
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
+    if not file.is_gguf:
+        check_values(file, MUST_BE)
+        file = file.called(KEYS)
+    plain, ffn = parts_of(file)
+    numbers = range(n_layers_of(file))
+    layers = [Layer(replace(plain, score_scale=scale(file, plain, n)), ffn) for n in numbers]
+    return decoder(file, "gpt2", layers)
+
+
+def parts_of(file: ModelFile) -> tuple[Attention, Plain]:
+    """Return a layer's attention, whose scale is not set, and FFN; fields have our names."""
     if file.is_gguf:
         size = file.integer("intermediate_size")
     else:
-        check_values(file, MUST_BE)
-        file = file.called(KEYS)
         size = file.integer("n_inner", default=4 * file.integer("hidden_size"))
     ffn = Plain(size, True, curve(file, "activation_function", "gelu_tanh"))
-    plain = replace(attention_of(file, qkv_bias=True), rope=None, output_bias=True)
-    numbers = range(n_layers_of(file))
-    layers = [Layer(replace(plain, score_scale=scale(file, plain, n)), ffn) for n in numbers]
+    return replace(attention_of(file, qkv_bias=True), rope=None, output_bias=True), ffn
+
+
+def decoder(file: ModelFile, name: str, layers: Sequence[Layer]) -> ModelConfig:
+    """Return the model of the family ``name``: LayerNorm, positions from a table."""
     config = model_of(
-        *(file, "gpt2", layers), tied=True, eps="layer_norm_epsilon", norm="layer", norm_bias=True
+        *(file, name, layers), tied=True, eps="layer_norm_epsilon", norm="layer", norm_bias=True
     )
     return replace(config, ropes=(), learned_positions=True)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lanewise.loading.base.checkpoint import Role
-from lanewise.loading.base.program import Layer, ModelConfig, Plain
-from lanewise.loading.families.common import (
-    attention_of,
-    check_values,
-    curve,
-    model_of,
-    n_layers_of,
-)
+from lanewise.loading.base.program import Layer, ModelConfig
+from lanewise.loading.families.common import check_values, n_layers_of
 from lanewise.loading.families.family import Family
-from lanewise.loading.families.gpt2 import KEYS, MUST_BE, OF_LAYER, UNUSED, scale
+from lanewise.loading.families.gpt2 import (
+    KEYS,
+    MUST_BE,
+    OF_LAYER,
+    UNUSED,
+    decoder,
+    parts_of,
+    scale,
+)
 from lanewise.loading.families.naming import (
     QKV,
     give_layer_roles,
@@ -29,26 +31,15 @@ from lanewise.loading.programs.model_file import ModelFile
 
 def program(file: ModelFile) -> ModelConfig:
     """Read a file."""
-    if file.is_gguf:
-        size = file.integer("intermediate_size")
-    else:
+    if not file.is_gguf:
         check_values(file, MUST_BE)
         file = file.called(KEYS)
-        size = file.integer("n_inner", default=4 * file.integer("hidden_size"))
         one = file.flag("multi_query", default=True)
         heads = 1 if one else file.integer("num_attention_heads")
         file = file.replacing({"num_key_value_heads": heads})
-    ffn = Plain(size, True, curve(file, "activation_function", "gelu_tanh"))
-    attention = replace(attention_of(file, qkv_bias=True), rope=None, output_bias=True)
-    attention = replace(attention, score_scale=scale(file, attention, 0))
-    config = model_of(
-        *(file, "gpt_bigcode", [Layer(attention, ffn)] * n_layers_of(file)),
-        tied=True,
-        eps="layer_norm_epsilon",
-        norm="layer",
-        norm_bias=True,
-    )
-    return replace(config, ropes=(), learned_positions=True)
+    plain, ffn = parts_of(file)
+    layer = Layer(replace(plain, score_scale=scale(file, plain, 0)), ffn)
+    return decoder(file, "gpt_bigcode", [layer] * n_layers_of(file))
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:

@@ -23,6 +23,20 @@ SLAB_BYTES = 1 << 24  # bytes of rows that are changed at a time
 Select = Callable[[Bytes], Bytes]  # from rows [experts, rows, bytes] to the rows of one part
 
 
+def mxfp4_rows(codes: memoryview, exponents: memoryview) -> memoryview:
+    """Return GGUF's MXFP4 blocks of codes, 16 bytes for each group, and a byte of exponent for it.
+
+    A byte of codes has two neighbouring inputs; in GGUF's blocks it has inputs j and j + 16.
+    """
+    pairs = np.frombuffer(codes, np.uint8).reshape(-1, 16)
+    made = np.empty((len(pairs), 17), np.uint8)
+    made[:, 0] = np.frombuffer(exponents, np.uint8)
+    low, high = pairs & np.uint8(15), pairs >> np.uint8(4)
+    made[:, 1::2] = low[:, :8] | low[:, 8:] << np.uint8(4)
+    made[:, 2::2] = high[:, :8] | high[:, 8:] << np.uint8(4)
+    return made.reshape(-1).data.cast("B")
+
+
 def to_f32(data: memoryview, kind: TensorType) -> npt.NDArray[np.float32]:
     """Return values in one of VECTOR_TYPES as float32."""
     if kind == TensorType.BF16:
@@ -360,10 +374,7 @@ class Rearranged:
         self.out[name] = self._made(source, (*before, outputs, inputs), source.n_bytes, make)
 
     def join_mxfp4(self, blocks: str, scales: str, to: str) -> None:
-        """Make MXFP4 rows of codes [experts, rows, groups, 16], scales [experts, rows, groups].
-
-        A byte of codes has two neighbouring inputs; in GGUF's blocks it has inputs j and j + 16.
-        """
+        """Make MXFP4 rows of codes [experts, rows, groups, 16], scales [experts, rows, groups]."""
         codes, exponents = self.out.get(blocks), self.out.get(scales)
         if codes is None or exponents is None:
             return
@@ -377,15 +388,10 @@ class Rearranged:
             )
 
         def make() -> memoryview:
-            pairs = np.frombuffer(codes.view(), np.uint8).reshape(-1, 16)
-            made = np.empty((len(pairs), 17), np.uint8)
-            made[:, 0] = np.frombuffer(exponents.view(), np.uint8)
-            low, high = pairs & np.uint8(15), pairs >> np.uint8(4)
-            made[:, 1::2] = low[:, :8] | low[:, 8:] << np.uint8(4)
-            made[:, 2::2] = high[:, :8] | high[:, 8:] << np.uint8(4)
+            made = mxfp4_rows(codes.view(), exponents.view())
             codes.release()
             exponents.release()
-            return made.reshape(-1).data.cast("B")
+            return made
 
         joined = replace(codes, type=TensorType.MXFP4)
         shape = (n, rows, groups * 32)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lanewise.loading.base.checkpoint import Converted, LastConverted, ModelFileError
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.base.sources import Sources, SourceTensor
+from lanewise.loading.files.rearranging import mxfp4_rows
 
 Bytes = npt.NDArray[np.uint8]
 WEIGHT, SCALE, USUAL = ".weight", ".scale", ".weight_scale_inv"
@@ -71,15 +72,10 @@ def _joined(
         )
 
     def make() -> memoryview:
-        pairs = np.frombuffer(codes.view(), np.uint8).reshape(-1, GROUP // 2)
-        made = np.empty((len(pairs), 1 + GROUP // 2), np.uint8)
-        made[:, 0] = _exponents(name, scales)
-        low, high = pairs & np.uint8(15), pairs >> np.uint8(4)
-        made[:, 1::2] = low[:, :8] | low[:, 8:] << np.uint8(4)
-        made[:, 2::2] = high[:, :8] | high[:, 8:] << np.uint8(4)
+        made = mxfp4_rows(codes.view(), _exponents(name, scales).data)
         codes.release()
         scales.release()
-        return made.reshape(-1).data.cast("B")
+        return made
 
     data = Converted(scales.n_bytes * (1 + GROUP // 2), make, last)
     return SourceTensor(codes.where, shape, TensorType.MXFP4, data, data.release)
