@@ -160,7 +160,7 @@ PROOFS = {
 }
 
 
-LONG = ("pool -n3 -k1 -b0 -r0", "counts -n3 -r0")
+LONG = ("pool -n3 -k1 -b0 -r0", "counts -n3 -r0", "groups -n3 -k1 -r0", "gate -n2 -r0")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/half.h"
-#include "kinds/index.h"
+#include "kinds/choice.h"
 #include "kv_cache.h"
 #include "ops/math.h"
 
@@ -267,51 +267,23 @@ static void score_entries(lw_worker* w, const lw_layer* layer, uint32_t index, s
     }
 }
 
-static void choose_of_row(lw_worker* w, const lw_attention_config* c, size_t row, const float* scores) {
+// How many entries of a row have scores: none if it sees no more than it may choose.
+static size_t scored_of(const lw_worker* w, const lw_attention_config* c, size_t row) {
+    const size_t seen = lw_entries_seen(c, w->b->position[row]);
+    return seen > c->index_topk ? seen : 0;
+}
+
+static void choose_of_row(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row, const float* scores) {
+    (void)index;
     lw_shared_own* own = lw_shared_of(w->s);
     const size_t n = lw_entries_seen(c, w->b->position[row]);
     lw_choose_largest(scores, n, c->index_topk, own->chosen + row * own->topk);
     lw_charge_row(w, LW_OP_ATTENTION, 4 * n, 0);
 }
 
-// Phases for fewer rows than threads: the scores piece by piece, then the choice.
-static void choose_in_pieces(lw_worker* w, const lw_layer* layer, uint32_t index, size_t most) {
-    enum { TOGETHER = PIECE * LW_BLOCK_TOKENS };
-    const lw_attention_config* c = &layer->config.attention;
-    const lw_shared_own* own = lw_shared_of(w->s);
-    const size_t pieces = (most + TOGETHER - 1) / TOGETHER;
-    lw_taker parts = lw_this_phase(w, w->rows * pieces);
-    for (size_t item; lw_take_item(&parts, &item);) {
-        const size_t row = item / pieces, first = item % pieces * TOGETHER,
-                     seen = lw_entries_seen(c, w->b->position[row]);
-        if (seen <= c->index_topk || first >= seen) continue;
-        score_entries(w, layer, index, row, (lw_tokens){first, least(first + TOGETHER, seen)},
-                      own->scores + row * own->scored);
-    }
-    lw_end_phase(w, LW_OP_ATTENTION);
-    lw_taker rows = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&rows, &row);)
-        if (lw_entries_seen(c, w->b->position[row]) > c->index_topk)
-            choose_of_row(w, c, row, own->scores + row * own->scored);
-    lw_end_phase(w, LW_OP_ATTENTION);
-}
-
 void lw_choose_entries(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_attention_config* c = &layer->config.attention;
-    size_t most = 0;
-    for (size_t row = 0; row < w->rows; ++row) lw_widen(&most, lw_entries_seen(c, w->b->position[row]));
-    if (most <= c->index_topk) return;
-    if (w->rows < w->s->threads) {
-        choose_in_pieces(w, layer, index, most);
-        return;
-    }
-    float* scores = lw_shared_of(w->s)->scores + w->thread * lw_shared_of(w->s)->scored;
-    lw_taker items = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&items, &row);) {
-        const size_t seen = lw_entries_seen(c, w->b->position[row]);
-        if (seen <= c->index_topk) continue;
-        score_entries(w, layer, index, row, (lw_tokens){0, seen}, scores);
-        choose_of_row(w, c, row, scores);
-    }
-    lw_end_phase(w, LW_OP_ATTENTION);
+    const lw_shared_own* own = lw_shared_of(w->s);
+    const lw_scored_choice choice = {own->scores, own->scored,   PIECE * LW_BLOCK_TOKENS,
+                                     scored_of,   score_entries, choose_of_row};
+    lw_choose_rows(w, layer, index, &choice);
 }

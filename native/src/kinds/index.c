@@ -6,8 +6,7 @@
 // cache: a table of just these, in order, is what attention reads in place of the sequence's own.
 #include "kinds/index.h"
 
-#include <string.h>
-
+#include "kinds/choice.h"
 #include "kinds/kind.h"
 
 static lw_status check_shared(const lw_place* at, const lw_model_config* model, uint32_t layer) {
@@ -160,41 +159,10 @@ void lw_make_index_row(lw_worker* w, const lw_layer* layer, size_t row) {
     lw_charge_row(w, LW_OP_ROTATE, 2 * (c->index_heads + 1) * dim, 0);
 }
 
-// Bits that sort as unsigned numbers in the order of the scores; both zeros are one number.
-static uint32_t key_of(float score) {
-    const float value = score + 0.0f;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-void lw_choose_largest(const float* scores, size_t n, size_t k, uint32_t* out) {
-    enum { PARTS = 3, BITS = 11, BINS = 1 << BITS };
-    uint32_t kth = 0, known = 0;  // the bits of the k-th largest key that are known
-    size_t left = k;              // as many keys that equal it so far are among the k largest
-    for (int part = 0; part < PARTS; ++part) {
-        const int shift = 32 - BITS * (part + 1) > 0 ? 32 - BITS * (part + 1) : 0;
-        const uint32_t bits = ~known >> shift & (BINS - 1);
-        uint32_t counts[BINS] = {0}, bin = bits;
-        for (size_t i = 0; i < n; ++i) {
-            const uint32_t key = key_of(scores[i]);
-            if ((key & known) == kth) ++counts[key >> shift & bits];
-        }
-        for (; counts[bin] < left; --bin) left -= counts[bin];
-        kth |= bin << shift;
-        known |= bits << shift;
-    }
-    for (size_t i = 0, chosen = 0; chosen < k; ++i) {
-        const uint32_t key = key_of(scores[i]);
-        if (key < kth || (key == kth && left == 0)) continue;
-        left -= key == kth;
-        out[chosen++] = (uint32_t)i;
-    }
-}
-
 // How many tokens of a row have scores: not those of blocks that it sees anyway.
 static size_t scored_of(const lw_worker* w, const lw_attention_config* c, size_t row) {
     const size_t position = w->b->position[row], block = c->index_block;
+    if (position < c->index_topk) return 0;
     return block > 0 ? (position / block + 1 - c->index_local) * block : position + 1;
 }
 
@@ -265,51 +233,12 @@ static void choose_of_row(lw_worker* w, const lw_attention_config* c, uint32_t i
     lw_charge_row(w, LW_OP_ATTENTION, 4 * ((size_t)w->b->position[row] + 1), 0);
 }
 
-// The tokens that the rows see, at most, or 0 if no row sees more than index_topk.
-static size_t most_seen(const lw_worker* w, const lw_attention_config* c) {
-    size_t most = 0;
-    for (size_t row = 0; row < w->rows; ++row) lw_widen(&most, (size_t)w->b->position[row] + 1);
-    return most > c->index_topk ? most : 0;
-}
-
-// Phases for fewer rows than threads: the scores piece by piece, then the choice.
-static void choose_in_pieces(lw_worker* w, const lw_layer* layer, uint32_t index, size_t most) {
-    enum { PIECE = 16 * LW_BLOCK_TOKENS };
-    const lw_attention_config* c = &layer->config.attention;
-    const index_own* own = of(w->s);
-    const size_t piece = c->index_block > 0 ? lw_round_up(PIECE, c->index_block) : PIECE;
-    const size_t pieces = (most + piece - 1) / piece;
-    lw_taker parts = lw_this_phase(w, w->rows * pieces);
-    for (size_t item; lw_take_item(&parts, &item);) {
-        const size_t row = item / pieces, first = item % pieces * piece;
-        if (w->b->position[row] < c->index_topk) continue;
-        const size_t scored = scored_of(w, c, row), end = first + piece < scored ? first + piece : scored;
-        if (first >= scored) continue;
-        score_tokens(w, layer, index, row, (lw_tokens){first, end}, own->scores + row * own->scored);
-    }
-    lw_end_phase(w, LW_OP_ATTENTION);
-    lw_taker rows = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&rows, &row);)
-        if (w->b->position[row] >= c->index_topk) choose_of_row(w, c, index, row, own->scores + row * own->scored);
-    lw_end_phase(w, LW_OP_ATTENTION);
-}
-
 void lw_choose_tokens(lw_worker* w, const lw_layer* layer, uint32_t index) {
-    const lw_attention_config* c = &layer->config.attention;
-    const size_t most = most_seen(w, c);
-    if (most == 0) return;
-    if (w->rows < w->s->threads) {
-        choose_in_pieces(w, layer, index, most);
-        return;
-    }
-    float* scores = of(w->s)->scores + w->thread * of(w->s)->scored;
-    lw_taker items = lw_this_phase(w, w->rows);
-    for (size_t row; lw_take_item(&items, &row);) {
-        if (w->b->position[row] < c->index_topk) continue;
-        score_tokens(w, layer, index, row, (lw_tokens){0, scored_of(w, c, row)}, scores);
-        choose_of_row(w, c, index, row, scores);
-    }
-    lw_end_phase(w, LW_OP_ATTENTION);
+    enum { PIECE = 16 * LW_BLOCK_TOKENS };
+    const uint32_t block = layer->config.attention.index_block;
+    const lw_scored_choice choice = {of(w->s)->scores, of(w->s)->scored, block > 0 ? lw_round_up(PIECE, block) : PIECE,
+                                     scored_of,        score_tokens,     choose_of_row};
+    lw_choose_rows(w, layer, index, &choice);
 }
 
 const uint32_t* lw_chosen_tokens(const lw_worker* w, const lw_attention_config* c, size_t row) {

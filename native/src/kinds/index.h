@@ -21,7 +21,4 @@ const uint32_t* lw_chosen_tokens(const lw_worker* w, const lw_attention_config* 
 // its own index block. NULL if it sees all tokens up to its own, or chooses tokens.
 const uint32_t* lw_chosen_blocks(const lw_worker* w, const lw_attention_config* c, size_t row, size_t kv_head);
 
-// Writes the indices of the k largest of n scores, ascending; of equal scores the first ones. k is below n.
-void lw_choose_largest(const float* scores, size_t n, size_t k, uint32_t* out);
-
 #endif
