@@ -38,7 +38,6 @@ def minimax_m3_metadata(config: Config) -> dict[str, Any]:
 
 
 M3_NAMES = {
-    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
     "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.shared_experts.down_proj.weight": "ffn_down_shexp",
     "mlp.down_proj.weight": "ffn_down",
@@ -55,9 +54,10 @@ def minimax_m3_arrays(arrays: Arrays, config: Config) -> Arrays:
         if "self_attn.indexer." in name:
             found[f"blk.{layer}.{rest.removeprefix('self_attn.')}"] = np.asarray(array)
             continue
-        if name.endswith("gate_up_proj.weight"):
-            ending = "_shexp" if "shared" in name else ""
-            for part, half in zip(("gate", "up"), np.split(array, 2), strict=True):
+        if "gate_up_proj" in name:
+            ending = "_shexp" if "shared" in name else "_exps" if "experts" in name else ""
+            halves = np.split(array, 2, axis=1 if ending == "_exps" else 0)
+            for part, half in zip(("gate", "up"), halves, strict=True):
                 found[f"blk.{layer}.ffn_{part}{ending}.weight"] = np.asarray(half)
             continue
         own = M3_NAMES.get(rest)
