@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
+from family_gguf import write_gguf
 from family_models import family_model, write_case, write_model
 from lanewise.loading.adapters.lora import open_adapter
 from lanewise.loading.base.checkpoint import ModelFileError, Role
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.checkpoints.opening import open_checkpoint
-from lanewise.loading.families.table import gguf_family
 from lanewise_quantizer.fit.source import Source
 from lora_files import lora_config, write_adapter
 from published_configs import CASES
@@ -25,6 +26,8 @@ from tests.loading.test_families import check_same
 pytestmark = pytest.mark.native
 
 NAME = "deepseek_v4"
+HEAVY = "heavily_compressed_attention"
+LATER = ("model.layers.3.", "model.layers.4.")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 # From the names that transformers writes to the published ones, and to those of its modules.
 PUBLISHED = (
@@ -208,6 +211,70 @@ def test_adapters_of_attention_are_refused(name: str, rows: int, cols: int, tmp_
         open_adapter(adapter, config)
 
 
-def test_gguf_files_are_refused_with_the_reason() -> None:
-    with pytest.raises(ModelFileError, match=r"'deepseek4' is not supported: only directories"):
-        gguf_family("deepseek4", "m.gguf")
+def test_a_gguf_file_is_the_model_of_its_directory(tmp_path: Path) -> None:
+    """Layers of all kinds, scaled angles, routers that look tokens up and routers that choose."""
+    name = "deepseek_v4_odd"  # whose conversion writes every kind
+    ratios, kinds = (0, 4, 128), family_model(NAME).config["layer_types"][:3]
+    model = family_model(NAME)
+    config = model.config | {"num_hidden_layers": 3, "layer_types": kinds}
+    config["compress_rates"] = {"compressed_sparse_attention": 4, HEAVY: 128}
+    tensors = {key: one for key, one in model.tensors.items() if not key.startswith(LATER)}
+    ape = "model.layers.2.attn.compressor.ape"
+    tensors[ape] = np.resize(tensors[ape], (128, tensors[ape].shape[1]))
+    config["mlp_layer_types"] = config["mlp_layer_types"][:3]
+    whole = replace(model, name=name, config=config, tensors=tensors)
+    written = CASES[NAME] | {"num_hidden_layers": 3, "compress_ratios": [*ratios]}
+    del written["layer_types"], written["compress_rates"]
+    folder = write_model(whole, tmp_path / "hf", written)
+    file = write_gguf(whole, tmp_path / "m.gguf")
+    check_same(folder, file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"expert_gating_func": 2}, r"deepseek4\.expert_gating_func is 2; 4 is needed"),
+        ({"expert_shared_count": 2}, r"expert_shared_count is 2; 1 is needed"),
+        ({"attention.compress_ratios": [8]}, r"compress_ratios is \[8\]; 1 times 0 or 4 or 128"),
+        ({"swiglu_clamp_shexp": [3.0]}, r"swiglu_clamp_exp is \[7\.0\]; one positive number"),
+        ({"rope.scaling.type": "longrope"}, r"is 'longrope'; none, linear or yarn is needed"),
+        ({"attention.value_length": 32}, r"is 32; the length of a key, 48, is needed"),
+        ({"expert_weights_norm": False}, r"expert_weights_norm is False; true is needed"),
+    ],
+)
+def test_fields_of_gguf_files_are_checked(
+    changes: dict[str, Any], error: str, tmp_path: Path
+) -> None:
+    file = write_gguf(family_model("deepseek_v4_odd"), tmp_path / "m.gguf", changes)
+    with pytest.raises(ModelFileError, match=error):
+        open_checkpoint(file)
+
+
+@pytest.mark.parametrize("kind", [gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0])
+def test_tables_in_blocks_of_integers_become_floats(
+    kind: gguf.GGMLQuantizationType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As programs that quantize GGUF files write them."""
+    whole, original = family_model("deepseek_v4_odd"), gguf.GGUFWriter.add_tensor
+    expected: dict[str, Any] = {}
+
+    def add_tensor(self: gguf.GGUFWriter, name: str, array: Any) -> None:
+        if not re.search(r"compressor_ape|hc_(\w+_)?fn", name) or array.shape[-1] % 32:
+            return original(self, name, array)
+        blocks = gguf.quantize(array, kind)
+        expected[name] = gguf.dequantize(blocks, kind).reshape(-1)
+        return original(self, name, blocks, raw_dtype=kind)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tensor", add_tensor)
+    file = write_gguf(whole, tmp_path / "m.gguf")
+    assert len(expected) == 4
+    with open_checkpoint(file) as checkpoint:
+        source = Source(checkpoint)
+        names = {
+            "blk.0.attn_compressor_ape.weight": (Role.COMPRESS_POSITIONS, 0),
+            "blk.0.hc_attn_fn.weight": (Role.HYPER_ATTN, 0),
+            "blk.0.hc_ffn_fn.weight": (Role.HYPER_FFN, 0),
+            "output_hc_fn.weight": (Role.HYPER_HEAD, 0),
+        }
+        for name, at in names.items():
+            assert np.array_equal(source(*at).reshape(-1), expected[name]), name

@@ -77,7 +77,7 @@ def test_queries_keys_and_values_in_one_are_the_same_model(name: str, tmp_path: 
     model = family_model(name)
     arrays = gguf_arrays(model)
     if (fused := fused_heads(arrays)).keys() == arrays.keys():  # of latents, or always in one
-        assert {"blk.0.attn_kv_a_mqa.weight", "blk.0.attn_qkv.weight"} & arrays.keys()
+        assert {f"blk.0.attn_{part}.weight" for part in ("kv_a_mqa", "qkv", "kv")} & arrays.keys()
         return
     plain = write_gguf(model, tmp_path / "plain.gguf")
     check_same(plain, write_gguf(model, tmp_path / "fused.gguf", tensors=fused))

@@ -144,7 +144,113 @@ def gemma3n_arrays(arrays: Arrays, config: Config) -> Arrays:
     return found
 
 
+V4_ENDS = {
+    "attn_norm": "attn_norm",
+    "ffn_norm": "ffn_norm",
+    "attn.attn_sink": "attn_sinks",
+    "attn.wq_a": "attn_q_a",
+    "attn.q_norm": "attn_q_a_norm",
+    "attn.wq_b": "attn_q_b",
+    "attn.wkv": "attn_kv",
+    "attn.norm": "attn_kv_a_norm",
+    "attn.wo_a": "attn_output_a",
+    "attn.wo_b": "attn_output_b",
+    "attn.compressor.wkv": "attn_compressor_kv",
+    "attn.compressor.wgate": "attn_compressor_gate",
+    "attn.compressor.ape": "attn_compressor_ape",
+    "attn.compressor.norm": "attn_compressor_norm",
+    "attn.indexer.wq_b": "indexer.attn_q_b",
+    "attn.indexer.weights_proj": "indexer.proj",
+    "attn.indexer.compressor.wkv": "indexer_compressor_kv",
+    "attn.indexer.compressor.wgate": "indexer_compressor_gate",
+    "attn.indexer.compressor.ape": "indexer_compressor_ape",
+    "attn.indexer.compressor.norm": "indexer_compressor_norm",
+    "ffn.gate": "ffn_gate_inp",
+    "ffn.gate.tid2eid": "ffn_gate_tid2eid",
+    "ffn.experts.w1": "ffn_gate_exps",
+    "ffn.experts.w2": "ffn_down_exps",
+    "ffn.experts.w3": "ffn_up_exps",
+    "ffn.shared_experts.w1": "ffn_gate_shexp",
+    "ffn.shared_experts.w2": "ffn_down_shexp",
+    "ffn.shared_experts.w3": "ffn_up_shexp",
+}
+V4_MODEL = {"head.weight": "output.weight"} | {
+    f"model.hc_head.hc_{part}": f"output_hc_{part}.weight" for part in ("fn", "base", "scale")
+}
+
+
+def v4_metadata(config: Config) -> dict[str, Any]:
+    n_layers, yarn = config["num_hidden_layers"], config["rope_parameters"]["compress"]
+    ratios = {"sliding_attention": 0, "compressed_sparse_attention": 4}
+    scaling: dict[str, Any] = {}
+    if yarn["rope_type"] == "yarn":
+        scaling = {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(yarn["factor"]),
+            "rope.scaling.original_context_length": yarn["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": float(yarn["beta_fast"]),
+            "rope.scaling.yarn_beta_slow": float(yarn["beta_slow"]),
+        }
+    return (
+        expert_metadata(config)
+        | scaling
+        | {
+            "attention.compress_ratios": [ratios.get(kind, 128) for kind in config["layer_types"]],
+            "attention.compress_rope_freq_base": config["compress_rope_theta"],
+            "attention.head_count_kv": 1,
+            "attention.indexer.head_count": config["index_n_heads"],
+            "attention.indexer.key_length": config["index_head_dim"],
+            "attention.indexer.top_k": config["index_topk"],
+            "attention.output_group_count": config["o_groups"],
+            "attention.output_lora_rank": config["o_lora_rank"],
+            "attention.q_lora_rank": config["q_lora_rank"],
+            "attention.sliding_window": config["sliding_window"],
+            "embedding_length_out": config["hc_mult"] * config["hidden_size"],
+            "expert_gating_func": 4,
+            "expert_shared_count": 1,
+            "expert_weights_norm": True,
+            "expert_weights_scale": config["routed_scaling_factor"],
+            "hash_layer_count": config["mlp_layer_types"].count("hash_moe"),
+            "hyper_connection.count": config["hc_mult"],
+            "hyper_connection.epsilon": config["hc_eps"],
+            "hyper_connection.sinkhorn_iterations": config["hc_sinkhorn_iters"],
+            "rope.dimension_count": config["qk_rope_head_dim"],
+            "rope.freq_base": config["rope_theta"],
+            "swiglu_clamp_exp": [config["swiglu_limit"]] * n_layers,
+            "swiglu_clamp_shexp": [config["swiglu_limit"]] * n_layers,
+        }
+    )
+
+
+def v4_arrays(arrays: Arrays, config: Config) -> Arrays:
+    """All by the names of the file; experts in one, numbers of experts in 32 bits."""
+    found: Arrays = {}
+    for name, array in arrays.items():
+        layer, _, rest = name.removeprefix("model.layers.").partition(".")
+        if name.endswith("gate.bias"):
+            if config["mlp_layer_types"][int(layer)] == "moe":  # the others do not use it
+                found[f"blk.{layer}.exp_probs_b.bias"] = array
+            continue
+        before, is_routed, number = rest.partition(".experts.")
+        if is_routed:
+            expert, _, part = number.partition(".")
+            if expert != "0":
+                continue
+            every = (f"model.layers.{layer}.{before}.experts.{i}.{part}" for i in range(1000))
+            array = np.stack([arrays[one] for one in every if one in arrays])
+            rest = f"{before}.experts.{part}"
+        if name.endswith("tid2eid"):
+            array = array.astype(np.int32)
+        end = V4_ENDS.get(rest.removesuffix(".weight"), rest)
+        of_layer = f"blk.{layer}.{end}.weight"
+        found[of_layer if "layers." in name else V4_MODEL.get(name, name)] = array
+    return found
+
+
 FURTHER: dict[str, Conversion] = {
+    "deepseek_v4_odd": Conversion(
+        "deepseek4", named_as="llama", reshape=v4_arrays, metadata=v4_metadata
+    ),
     "gemma3n": Conversion("gemma3n", reshape=gemma3n_arrays, metadata=gemma3n_metadata),
     "llama4": Conversion("llama4", reshape=llama4_arrays, metadata=llama4_metadata),
     "mimo_v2_flash": Conversion("mimo2", reshape=mimo_arrays, metadata=mimo_metadata),

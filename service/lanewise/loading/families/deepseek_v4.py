@@ -1,7 +1,7 @@
 """DeepSeek V4: attention to a window and to entries made of several tokens, streams that are mixed.
 
-Files have three sets of names: the published ones, which begin with "layers.", those that
-transformers writes, and those of its modules.
+Directories have three sets of names: the published ones, which begin with "layers.", those that
+transformers writes, and those of its modules. GGUF files have a fourth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from lanewise.loading.base.formats import TensorType, round_to_f32
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.program import Attention, Experts, Layer, ModelConfig, Rope
 from lanewise.loading.families.common import check_values, model_of, n_layers_of
-from lanewise.loading.families.experts import EPS, layers_of_experts, stack_hf_experts
+from lanewise.loading.families.experts import (
+    EPS,
+    flatten_gguf_experts,
+    layers_of_experts,
+    stack_hf_experts,
+)
 from lanewise.loading.families.family import Family
 from lanewise.loading.files.rearranging import Rearranged, shown
 from lanewise.loading.programs.checks import check_heads
@@ -109,11 +114,37 @@ OF_MODEL: Mapping[Role, Sequence[str]] = {
     Role.HYPER_HEAD_SCALE: ("hc_head_scale", "model.hc_head.hc_scale", "hc_head.hc_scale"),
 }
 POSITIONS = (Role.COMPRESS_POSITIONS, Role.INDEX_POSITIONS)
+# Of floats here; programs that quantize GGUF files take them for matrices like others.
+FLOATS = (*POSITIONS, Role.HYPER_ATTN, Role.HYPER_FFN)
+# Names in GGUF files that are other roles' in other families.
+GGUF_NAMES = {
+    Role.ATTN_Q: "attn_q_b.weight",
+    Role.ATTN_K: "attn_kv.weight",
+    Role.ATTN_K_NORM: "attn_kv_a_norm.weight",
+    Role.ATTN_OUTPUT: "attn_output_b.weight",
+}
+# Numbers in GGUF files; 4 is the square root of softplus.
+GGUF_MUST_BE = {
+    "{arch}.expert_gating_func": 4,
+    "{arch}.expert_shared_count": 1,
+    "num_key_value_heads": 1,
+}
+LIMITS = ("{arch}.swiglu_clamp_exp", "{arch}.swiglu_clamp_shexp")
+SCALING = "{arch}.rope.scaling."
+# What scales angles, by its name in a config.json.
+SCALING_KEYS = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_context_length",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
 
 
 def program(file: ModelFile) -> ModelConfig:
-    """Read a config.json."""
+    """Read a file."""
     check_values(file, MUST_BE)
+    if file.is_gguf:
+        check_gguf(file)
     n_layers = n_layers_of(file)
     kinds, rates = kinds_of(file, n_layers), rates_of(file)
     partial = partial_of(file)
@@ -131,6 +162,21 @@ def program(file: ModelFile) -> ModelConfig:
         hyper_streams=file.integer("hc_mult", default=4),
         hyper_iterations=file.integer("hc_sinkhorn_iters", default=20),
         hyper_eps=round_to_f32(file.number("hc_eps", default=1e-6, zero=True)),
+    )
+
+
+def check_gguf(file: ModelFile) -> None:
+    """Raise ModelFileError for values of GGUF's own keys that ask for something else."""
+    for key, value in GGUF_MUST_BE.items():
+        if file.integer(key, default=value, least=0) != value:
+            raise file.fail(key, str(value))
+    if not file.flag("norm_topk_prob", default=True):
+        raise file.fail("norm_topk_prob", "true")
+    key, head_dim = "{arch}.attention.value_length", file.integer("head_dim")
+    if file.integer(key, default=head_dim) != head_dim:
+        raise file.fail(key, f"the length of a key, {head_dim},")
+    file.ignore(
+        *("{arch}.embedding_length_out", "{arch}.nextn_predict_layers"), "intermediate_size"
     )
 
 
@@ -176,10 +222,10 @@ def ropes_of(file: ModelFile, partial: float) -> tuple[tuple[Rope, ...], int]:
         file.integer("head_dim", default=512),
         file.integer("max_position_embeddings"),
     )
-    theta = file.number("rope_theta", default=THETA)
+    theta = file.number("{arch}.rope.freq_base" if file.is_gguf else "rope_theta", default=THETA)
     compress_theta = file.number("compress_rope_theta", default=COMPRESS_THETA)
     given = file.raw("rope_parameters") or {}
-    scaling = file.raw("rope_scaling") or {}
+    scaling = gguf_scaling(file) if file.is_gguf else file.raw("rope_scaling") or {}
     for key, value in (("rope_parameters", given), ("rope_scaling", scaling)):
         if not isinstance(value, Mapping):
             raise file.fail(key, "an object or null")
@@ -201,6 +247,19 @@ def ropes_of(file: ModelFile, partial: float) -> tuple[tuple[Rope, ...], int]:
         ropes.append(rope)
         longest = max(longest, reach)
     return tuple(ropes), longest
+
+
+def gguf_scaling(file: ModelFile) -> dict[str, Any]:
+    """Return a GGUF file's scaling of angles as a config.json has it."""
+    kind = file.text(f"{SCALING}type", default="none")
+    if kind not in ("none", "linear", "yarn"):
+        raise file.fail(f"{SCALING}type", "none, linear or yarn")
+    if kind == "none":
+        return {}
+    # Readers of these files take the factor of YaRN's cosines and sines out again.
+    file.ignore(f"{SCALING}yarn_log_multiplier", f"{SCALING}finetuned")
+    found = {name: file.raw(f"{SCALING}{key}") for name, key in SCALING_KEYS.items()}
+    return {"rope_type": kind} | {name: one for name, one in found.items() if one is not None}
 
 
 def attention_of(
@@ -245,10 +304,13 @@ def looked_up_layers(file: ModelFile, n_layers: int) -> list[bool]:
 def experts_of(file: ModelFile) -> Experts:
     """Return the experts, of which routers choose by scores."""
     size = file.integer("moe_intermediate_size", default=2048)
-    scoring = file.text("scoring_func", default="sqrtsoftplus")
+    scoring = "sqrtsoftplus"
+    if not file.is_gguf:
+        scoring = file.text("scoring_func", default=scoring)
     if scoring not in ROUTERS:
         raise file.fail("scoring_func", " or ".join(map(repr, ROUTERS)))
-    limit = round_to_f32(file.number("swiglu_limit", default=10.0))
+    limit = gguf_limit(file) if file.is_gguf else file.number("swiglu_limit", default=10.0)
+    limit = round_to_f32(limit)
     return Experts(
         n=file.integer("n_routed_experts", default=256),
         n_used=file.integer("num_experts_per_tok", default=6),
@@ -262,6 +324,16 @@ def experts_of(file: ModelFile) -> Experts:
         shared_limit=limit,
         shared_size=size,
     )
+
+
+def gguf_limit(file: ModelFile) -> float:
+    """Return the limit of experts, which a GGUF file has for each layer and twice."""
+    found = [file.raw(key) for key in LIMITS]
+    lists = [one if isinstance(one, list) else [one] for one in found if one is not None]
+    values = {value for one in lists for value in one}
+    if len(values) != 1 or not all(isinstance(value, float) and value > 0 for value in values):
+        raise file.fail(LIMITS[0], "one positive number for every layer")
+    return float(values.pop())
 
 
 def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
@@ -279,11 +351,32 @@ def hf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
         for role, names in OF_LAYER.items():
             for name in names:
                 tensors.rename(f"model.layers.{number}.{name}", tensors.usual(role, number))
-        for role in POSITIONS:
-            tensors.ravel(tensors.usual(role, number))
     for number, experts in layers_of_experts(config):
         stack_hf_experts(tensors, number, experts, "ffn.experts", ("w1", "w3", "w2"))
         stack_hf_experts(tensors, number, experts)
+    ravel_tables(tensors, config)
+
+
+def gguf_tensors(tensors: Rearranged, config: ModelConfig) -> None:
+    """Rename tensors, make matrices of experts, leave out what only images need."""
+    for number in range(config.n_layers):
+        for role, name in GGUF_NAMES.items():
+            tensors.rename(f"blk.{number}.{name}", tensors.usual(role, number))
+        tensors.flatten(tensors.usual(Role.ATTN_GROUPS, number))
+        for role in FLOATS:
+            tensors.decode(tensors.usual(role, number))
+        tensors.drop(f"blk.{number}.exp_probs_b_vl.bias")
+    tensors.decode(tensors.usual(Role.HYPER_HEAD))
+    flatten_gguf_experts(tensors, config)
+    ravel_tables(tensors, config)
+
+
+def ravel_tables(tensors: Rearranged, config: ModelConfig) -> None:
+    """Make vectors of positions and of the tables of routers that look tokens up."""
+    for number in range(config.n_layers):
+        for role in POSITIONS:
+            tensors.ravel(tensors.usual(role, number))
+    for number, experts in layers_of_experts(config):
         if experts.looks_up:
             take_table(tensors, tensors.usual(Role.ROUTER_TABLE, number))
             tensors.drop(tensors.usual(Role.ROUTER_CHOICE_BIAS, number))
@@ -307,4 +400,11 @@ def take_table(tensors: Rearranged, name: str) -> None:
     tensors.out[name] = replace(source, shape=shape, type=TensorType.F32, data=data)
 
 
-FAMILY = Family(NAME, program, hf_tensors=hf_tensors, gguf_is_usual=False)
+FAMILY = Family(
+    NAME,
+    program,
+    "deepseek4",
+    hf_tensors=hf_tensors,
+    gguf_tensors=gguf_tensors,
+    gguf_is_usual=False,
+)

@@ -198,7 +198,6 @@ REASONS = {
         "plamo2",
     ),
     DECODED: ("t5", "t5encoder"),
-    "only directories of DeepSeek V4 are read, its GGUF files are not": ("deepseek4",),
     "it is DeepSeek V4 without fields that change answers; with these it is deepseek_v4": (
         "deepseek_ref",
     ),

@@ -137,6 +137,20 @@ class Rearranged:
                 )
             self.out[name] = replace(source, shape=(prod(source.shape),))
 
+    def decode(self, name: str) -> None:
+        """Make float32 of a matrix in blocks of integers."""
+        source = self.out.get(name)
+        kind = source.type if source is not None else None
+        if source is None or not isinstance(kind, TensorType) or kind not in LAYOUTS:
+            return
+
+        def make() -> memoryview:
+            rows = np.frombuffer(source.view(), np.uint8).reshape(source.shape[0], -1)
+            return weights_of(kind, rows).reshape(-1).view(np.uint8).data.cast("B")
+
+        floats = replace(source, type=TensorType.F32)
+        self.out[name] = self._made(floats, source.shape, 4 * prod(source.shape), make)
+
     def take_rows(self, name: str, n: int, parts: Callable[[Rows], Mapping[str, Rows]]) -> None:
         """Make a matrix or vector of each part of ``n`` rows, from the given row numbers.
 
