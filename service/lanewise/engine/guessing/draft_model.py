@@ -52,6 +52,9 @@ class Drafter(Protocol):
     def room(self, sequence: Scheduled) -> int:
         """How many tokens can be guessed now."""
 
+    def seconds(self, sequences: int, length: int) -> float:
+        """The expected time of so many guesses for each of some sequences; costs are known."""
+
     def guess(
         self, wanted: Sequence[tuple[Scheduled, Reader, int]], block_tables: NDArray[np.uint32]
     ) -> list[list[int]]:
@@ -120,6 +123,10 @@ class DraftModel:
         if sequence.request.pictures:
             return 0
         return max(0, self._context_length - len(sequence.tokens))
+
+    def seconds(self, sequences: int, length: int) -> float:
+        """The expected time of so many guesses for each of some sequences: a step for each."""
+        return length * self.costs.seconds(sequences)
 
     def guess(
         self,

@@ -342,7 +342,8 @@ class Speculator:
             if not turn.draft and most > 0:
                 eager.append((turn, guesser, most))
         chances = [guesser.chance(DRAFTED) for _, guesser, _ in eager]
-        length = self._best_length(step, draft, chances, added)
+        longest = max((most for _, _, most in eager), default=0)
+        length = self._best_length(step, draft, chances, longest, added)
         asked = []
         for turn, guesser, most in eager:
             if length == 0:
@@ -370,7 +371,9 @@ class Speculator:
                 added.tried.append((turn, guesser, guess))
         added.draft_s = time.perf_counter() - began
 
-    def _best_length(self, step: Step, draft: Drafter, chances: list[float], added: Guesses) -> int:
+    def _best_length(
+        self, step: Step, draft: Drafter, chances: list[float], longest: int, added: Guesses
+    ) -> int:
         """Guesses of the draft model for each sequence that promise the most tokens per second."""
         if not chances:
             return 0
@@ -378,16 +381,15 @@ class Speculator:
             added.expected_pace = added.expected_pace or self._pace_to_beat(step)
             return 2
         rows = step.n_tokens
-        each_s = draft.costs.seconds(len(chances))
         worth = step.n_counted + sum(guess.worth(len(turn.draft)) for turn, _, guess in added.tried)
         best_pace, best = added.expected_pace or self._pace_to_beat(step), 0
         powers = [1.0] * len(chances)
         n_guessed = sum(len(turn.draft) for turn in step.turns)
-        for length in range(1, self._most + 1):
+        for length in range(1, longest + 1):
             powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
             worth += sum(powers)
             run = n_guessed + length * len(chances)
-            seconds = self.costs.seconds(rows + run) + length * each_s
+            seconds = self.costs.seconds(rows + run) + draft.seconds(len(chances), length)
             if worth / seconds > best_pace:
                 added.expected_pace = best_pace = worth / seconds
                 best = length
