@@ -70,6 +70,9 @@ def guesses_of(
                 n = len(now)
                 batch = Batch(now[::-1] + now, [0, n, 2 * n], [at, at], tables, [2 * n - 1])
                 session.step(batch)
+                # What the head stores of masks is gone with the next step.
+                batch = Batch([3, MASK] * 2, [0, 2, 4], [at + n] * 2, tables, [1, 3], runs=RUN_HEAD)
+                session.step(batch)
             rows = 1 + count
             masks = [blocks.mask_token] * count
             batch = Batch(

@@ -2,8 +2,10 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
+import dflash_heads
 from eagle3_heads import head_arrays, write_head
 from family_models import write_case
 from gemma4_assistants import write_assistant
@@ -30,8 +32,9 @@ from toy_server import metric, outputs_of
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("library", "rows_are_free")]
 # Of plain attention, of windows with blocks of their own, and of layers that keep a state.
-# Assistants read the keys of layers with and without a window.
-FAMILIES = {
+# Assistants read the keys of layers with and without a window; others read rows behind layers.
+DFLASH = {"qwen3 dflash": (0, 1), "gemma3 dflash": (0, 2, 3), "lfm2 dflash": (1, 3)}
+FAMILIES = DFLASH | {
     "llama": (1, 2, 2),
     "gemma3": (2, 3, 4),
     "lfm2": (1, 2, 4),
@@ -59,9 +62,15 @@ def rows_are_free(monkeypatch):
 @pytest.fixture(scope="module", params=FAMILIES)
 def paths(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("m")
-    model = write_case(request.param, folder / "model", **CONTEXT)
+    family, _, kind = request.param.partition(" ")
+    model = write_case(family, folder / "model", **CONTEXT)
     taps = FAMILIES[request.param]
-    if taps is None:
+    if kind:
+        arrays = dflash_heads.head_arrays(64, len(taps))
+        # Nearly equal logits: then the random numbers, which are the model's, decide.
+        arrays["norm.weight"] *= np.float32(0.05)
+        head = dflash_heads.write_head(folder / "head", arrays, taps)
+    elif taps is None:
         head = write_assistant(request.param, folder / "head")
     else:
         head = write_head(folder / "head", head_arrays(64, 256, 120), taps)
@@ -93,7 +102,7 @@ def test_answers_are_those_without_a_head(paths, plain):
         assert sampled(second) == sampled(asyncio.run(outputs_of(engine, turn_two)))
 
 
-@pytest.mark.parametrize("paths", ["llama", "lfm2"], indirect=True)
+@pytest.mark.parametrize("paths", ["llama", "lfm2", "qwen3 dflash"], indirect=True)
 def test_a_crowd_that_is_preempted_gets_them_too(paths, plain, monkeypatch):
     model, head = paths
     leave_few_blocks(monkeypatch)
