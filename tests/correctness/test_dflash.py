@@ -13,8 +13,8 @@ from lanewise.loading.base.checkpoint import Checkpoint, Role
 from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.loading.files.rearranging import to_f32
-from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session
 from lanewise.native.library import NativeError
+from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session
 from tests.golden.reference import program as definition
 
 pytestmark = pytest.mark.native

@@ -93,17 +93,20 @@ def write_head(
 def write_file(path: Path, arrays: Arrays, taps: Sequence[int], **more: int) -> Path:
     """Write a head's GGUF file as llama.cpp's converter does."""
     writer = gguf.GGUFWriter(path, "dflash")
-    for key, value in ({
-        "block_count": n_layers_of(arrays),
-        "context_length": 512,
-        "embedding_length": arrays["fc.weight"].shape[0],
-        "feed_forward_length": SIZE,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.key_length": DIM,
-        "attention.value_length": DIM,
-        "block_size": BLOCK,
-    } | more).items():
+    for key, value in (
+        {
+            "block_count": n_layers_of(arrays),
+            "context_length": 512,
+            "embedding_length": arrays["fc.weight"].shape[0],
+            "feed_forward_length": SIZE,
+            "attention.head_count": HEADS,
+            "attention.head_count_kv": KV_HEADS,
+            "attention.key_length": DIM,
+            "attention.value_length": DIM,
+            "block_size": BLOCK,
+        }
+        | more
+    ).items():
         writer.add_uint32(f"dflash.{key}", value)
     writer.add_float32("dflash.attention.layer_norm_rms_epsilon", EPS)
     writer.add_float32("dflash.rope.freq_base", THETA)

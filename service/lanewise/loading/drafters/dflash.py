@@ -25,13 +25,14 @@ from lanewise.loading.files import gguf
 from lanewise.loading.files.weights_files import open_weights, read_sources
 from lanewise.loading.programs.binding import bind_tensors
 from lanewise.loading.programs.model_file import ModelFile
+from lanewise.loading.programs.native_program import check_program
 from lanewise.loading.programs.reference import config_fields
 
 ARCHITECTURE = "dflash"  # in GGUF files, also of its successors
 NAME = "DFlashDraftModel"  # in architectures
 SUCCESSORS = ("DFlash", "DSpark")  # begin or are in the names of what is not read
 SECTION = "dflash_config"
-FIRST_BLOCK = 16  # the size of a block that a file does not tell
+FIRST_BLOCK, MOST_BLOCK = 16, 64  # the size of a block that a file does not tell; the largest
 # Tensors besides those that EAGLE-3 heads have, or by other names.
 NORM = {
     "hidden_norm.weight": Role.MTP_HIDDEN_NORM,
@@ -194,9 +195,8 @@ def _attach(
         attention = replace(attention, rope=rope, sees_ahead=head.sees_ahead)
         first = head if number == 0 else None
         layers.append(Layer(attention, layer.ffn, mtp=True, follows=number > 0, head=first))
-    whole = replace(
-        config, ropes=(*config.ropes, *model.ropes), layers=(*config.layers, *layers)
-    )
+    whole = replace(config, ropes=(*config.ropes, *model.ropes), layers=(*config.layers, *layers))
+    check_program(whole, fields.source)
     tensors = bind_tensors(whole, named, column, False, fields.source, first_layer=n)
     checkpoint.config = whole
     checkpoint.tensors = [*checkpoint.tensors, *tensors]
@@ -217,6 +217,15 @@ def _check_fits(
                 f"{fields.source}: {key} is {value}; {wanted} is needed, as of {checkpoint.path},"
                 " which it is to guess for"
             )
+    windows = [layer.attention and layer.attention.window for layer in model.layers]
+    window = min((one for one in windows if one), default=head.block)
+    if window < head.block:
+        key = f"{ARCHITECTURE}.attention.sliding_window" if in_gguf else "sliding_window"
+        raise fields.fail(key, f"at least the size of a block, {head.block},")
+    if head.block > MOST_BLOCK:
+        raise ModelFileError(
+            f"{fields.source}: block_size is {head.block}; at most {MOST_BLOCK} is needed"
+        )
     for tap in head.taps:
         if not 1 <= tap <= config.n_layers:
             raise ModelFileError(

@@ -1,4 +1,4 @@
-"""Tensors that heads made by others have besides those of layers: their names, and what they say."""
+"""Tensors of heads made by others besides those of layers: their names, what they say."""
 
 from __future__ import annotations
 
