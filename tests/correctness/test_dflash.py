@@ -20,6 +20,7 @@ from tests.golden.reference import program as definition
 pytestmark = pytest.mark.native
 TOKENS = [int(one) for one in np.random.default_rng(5).integers(0, 256, 37)]
 KNOWN = len(TOKENS) - 1  # tokens of which the model has made rows; the last one is drawn
+N_GUESSES = 3
 # Layers behind which heads read, and what is special.
 CASES = {
     "qwen3": ((0, 1), {}),
@@ -58,9 +59,12 @@ def session_of(model: Model, threads: int = 1) -> tuple[Session, np.ndarray]:
 
 
 def guesses_of(
-    path: Path, head: Path, chunk: int, count: int = 3, threads: int = 1, **kinds: str
+    path: Path, head: Path, chunk: int, threads: int = 1, skipped: int = 0, **kinds: str
 ) -> np.ndarray:
-    """Logits of the head for some guesses behind the last token, of two sequences together."""
+    """Logits of the head for three guesses behind the last token, of two sequences together.
+
+    It has got nothing of the first chunks up to token ``skipped``.
+    """
     with open_checkpoint(path, head=head) as checkpoint, Model.load(checkpoint, **kinds) as model:
         session, tables = session_of(model, threads)
         blocks = model.config.blocks
@@ -69,12 +73,13 @@ def guesses_of(
                 now = TOKENS[at : min(at + chunk, KNOWN)]
                 n = len(now)
                 batch = Batch(now[::-1] + now, [0, n, 2 * n], [at, at], tables, [2 * n - 1])
+                batch.skips_head = at < skipped
                 session.step(batch)
                 # What the head stores of masks is gone with the next step.
                 batch = Batch([3, MASK] * 2, [0, 2, 4], [at + n] * 2, tables, [1, 3], runs=RUN_HEAD)
                 session.step(batch)
-            rows = 1 + count
-            masks = [blocks.mask_token] * count
+            rows = 1 + N_GUESSES
+            masks = [blocks.mask_token] * N_GUESSES
             batch = Batch(
                 [TOKENS[0], blocks.mask_token, TOKENS[-1], *masks],
                 [0, 2, 2 + rows],
@@ -102,18 +107,23 @@ def test_guesses_are_what_the_published_definition_says(name: str, tmp_path: Pat
         embedding = weights[Role.TOKEN_EMBEDDING, 0] * config.embedding_scale
         output = weights[Role.TOKEN_EMBEDDING if config.tied_embeddings else Role.OUTPUT, 0]
     head = write_head(tmp_path / "head", arrays, taps, **changes, **windowed)
-    wanted = guessed_logits(
+    given = (
         arrays,
         embedding,
         output,
         read,
         TOKENS[-1],
-        3,
-        causal=bool(changes.get("section", {}).get("causal")),
-        windows={1: 12} if windowed else {},
+        N_GUESSES,
     )
+    kinds = {
+        "causal": bool(changes.get("section", {}).get("causal")),
+        "windows": {1: 12} if windowed else {},
+    }
+    wanted, partial = (guessed_logits(*given, skipped=n, **kinds) for n in (0, 18))
     found = guesses_of(path, head, 36)
     assert np.abs(found - wanted).max() / np.abs(wanted).max() < 2e-5
+    found_less = guesses_of(path, head, 9, skipped=18)
+    assert np.abs(found_less - partial).max() / np.abs(partial).max() < 2e-5
     assert guesses_of(path, head, 7, threads=2).tobytes() == found.tobytes()
     assert guesses_of(path, head, 1, threads=3).tobytes() == found.tobytes()
     # As q8_0 about the same, and at every level.
@@ -149,3 +159,6 @@ def test_what_is_no_block_is_refused(tmp_path: Path) -> None:
                 batch = Batch([MASK] * tokens, [0, tokens], [context], tables, logits, runs=runs)
                 with pytest.raises(NativeError, match=message):
                     session.step(batch)
+            batch = Batch([MASK] * 2, [0, 2], [4], tables, [1], runs=RUN_HEAD, skips_head=True)
+            with pytest.raises(NativeError, match="skips_head is 1, must be 0 but in a step"):
+                session.step(batch)

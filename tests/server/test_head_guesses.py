@@ -12,9 +12,11 @@ from gemma4_assistants import write_assistant
 from lanewise import cli
 from lanewise.engine.engine import Engine
 from lanewise.engine.guessing import prediction_head
+from lanewise.engine.guessing.drafter_chance import DrafterChance
 from lanewise.engine.guessing.prompt_lookup import PromptLookup
 from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.receipts.identity import identity_of
+from lanewise.runtime import Session
 from lanewise.server import opening
 from lanewise.settings import Settings
 from state_engines import (
@@ -111,6 +113,22 @@ def test_a_crowd_that_is_preempted_gets_them_too(paths, plain, monkeypatch):
         assert [sampled(one) for one in got] == plain * 2
         assert metric(engine, "vllm:num_preemptions_total") > 0
         assert count(engine, "accepted_tokens") > 10
+
+
+@pytest.mark.parametrize("paths", ["qwen3 dflash", "lfm2 dflash"], indirect=True)
+def test_a_head_that_sleeps_gets_and_guesses_nothing(paths, plain, monkeypatch):
+    model, head = paths
+    monkeypatch.setattr(DrafterChance, "is_asleep", True)
+    skips = []
+    step = Session.step_and_draw
+    made = lambda self, batch, draws: skips.append(batch.skips_head) or step(self, batch, draws)  # noqa: E731
+    monkeypatch.setattr(Session, "step_and_draw", made)
+    with running(model, draft=head) as engine:
+        got = asyncio.run(together(engine, asked_for_letters()))
+        assert [sampled(one) for one in got] == plain
+        assert count(engine, "draft_tokens") == 0
+    assert not skips[0]  # the prompts' beginning
+    assert sum(skips) > 50
 
 
 def test_a_packed_model_has_it_too(paths, plain, tmp_path):

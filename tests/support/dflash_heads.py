@@ -136,7 +136,7 @@ def guessed_logits(
 ) -> np.ndarray:
     """What the head makes of ``count`` masks behind token ``last``; ``taps`` are of those before.
 
-    ``kinds``: ``causal``, and the ``window`` of each layer.
+    ``kinds``: ``causal``, the ``windows`` of layers, and whether the first tokens were ``skipped``.
     """
     a = {name: array.astype("f8") for name, array in arrays.items()}
     context = normed(taps @ a["fc.weight"].T, a["hidden_norm.weight"])
@@ -151,6 +151,7 @@ def guessed_logits(
         v = (both @ own["self_attn.v_proj.weight"].T).reshape(-1, KV_HEADS, DIM)
         q = turned(normed(q, own["self_attn.q_norm.weight"]), new)
         k = turned(normed(k, own["self_attn.k_norm.weight"]), at)
+        k[: kinds.get("skipped", 0)] = v[: kinds.get("skipped", 0)] = 0
         k, v = (np.repeat(one, HEADS // KV_HEADS, axis=1) for one in (k, v))
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(DIM)
         distance = new[:, None] - at

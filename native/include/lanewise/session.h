@@ -124,6 +124,9 @@ typedef struct lw_batch {
     // [query_start[n_seqs]] how many of its sequence's first tokens a token sees in layers with both_ways 2: 0 = those
     // up to itself; else more, all of them in the cache or the batch, and up to its window behind it. NULL = all 0.
     const uint32_t* sees;
+    // 1: a step of the model stores 0 as keys and values of a head that guesses blocks, which saves their products. The
+    // logits are the same; later guesses know nothing of these tokens.
+    uint32_t skips_head;
 } lw_batch;
 
 typedef struct lw_sampled {

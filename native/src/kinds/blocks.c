@@ -1,5 +1,7 @@
 #include "kinds/blocks.h"
 
+#include <string.h>
+
 #include "kinds/attend.h"
 #include "kinds/taps.h"
 
@@ -51,6 +53,22 @@ void lw_feed_blocks(lw_worker* w, uint32_t first) {
         const lw_product products[] = {lw_product_at(w, &layer->k, attention->k, false),
                                        lw_product_at(w, &layer->v, attention->v, false)};
         lw_multiply(w, LW_OP_QKV, products, 2, &x);
+        lw_store_keys(w, layer, i);
+    }
+}
+
+void lw_skip_blocks(lw_worker* w, uint32_t first) {
+    const lw_attention_own* attention = lw_attention_of(w->s);
+    for (uint32_t i = first; i < w->c->n_layers; ++i) {
+        const lw_layer* layer = &w->model->layers[i];
+        const size_t keys = layer->k.rows, values = layer->v.rows;
+        lw_taker items = lw_this_phase(w, w->rows);
+        for (size_t row; lw_take_item(&items, &row);) {
+            memset(attention->k + row * keys, 0, keys * sizeof(float));
+            memset(attention->v + row * values, 0, values * sizeof(float));
+            lw_charge_row(w, LW_OP_QKV, keys + values, 0);
+        }
+        lw_end_phase(w, LW_OP_QKV);
         lw_store_keys(w, layer, i);
     }
 }

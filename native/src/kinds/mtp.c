@@ -309,8 +309,12 @@ void lw_feed_head(lw_worker* w) {
     w->feeds_head = true;
     if (lw_guesses_blocks(w->model)) {
         w->c = &w->model->head_config;
-        lw_fuse_taps(w, head_of(w));
-        lw_feed_blocks(w, head_index(w));
+        if (w->step->batch->skips_head) {
+            lw_skip_blocks(w, head_index(w));
+        } else {
+            lw_fuse_taps(w, head_of(w));
+            lw_feed_blocks(w, head_index(w));
+        }
     } else if (!reads_keys(w)) {
         w->c = &w->model->head_config;
         if (has_taps(head_of(w))) lw_fuse_taps(w, head_of(w));

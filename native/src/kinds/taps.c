@@ -64,7 +64,7 @@ void lw_keep_tap(lw_worker* w, uint32_t index) {
     const lw_layer* head = lw_model_mtp(w->model);
     const size_t hidden = w->c->hidden_size, n = head != NULL ? head->config.head.n_taps : 0;
     for (size_t tap = 0; tap < n; ++tap) {
-        if (head->config.head.taps[tap] != index) continue;
+        if (head->config.head.taps[tap] != index || w->step->batch->skips_head) continue;
         lw_taker items = lw_this_phase(w, w->rows);
         for (size_t row; lw_take_item(&items, &row);) {
             memcpy(lw_mtp_of(w)->taps + (row * n + tap) * hidden, w->b->x + row * hidden, hidden * sizeof(float));

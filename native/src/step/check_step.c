@@ -157,6 +157,10 @@ static lw_status check_blocks(const lw_session* s, const lw_batch* b) {
 static lw_status check_head(const lw_session* s, const lw_batch* b) {
     if ((unsigned)b->runs > LW_RUN_HEAD_AGAIN)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0 to %d", (int)b->runs, LW_RUN_HEAD_AGAIN);
+    const uint32_t skips = b->runs == LW_RUN_MODEL && lw_guesses_blocks(s->model);
+    if (b->skips_head > skips)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: skips_head is %u, must be 0%s", b->skips_head,
+                       skips ? " or 1" : " but in a step of a model with a head that guesses blocks");
     if (b->runs == LW_RUN_MODEL) return LW_OK;
     if (lw_model_mtp(s->model) == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0: the model has no prediction head", (int)b->runs);

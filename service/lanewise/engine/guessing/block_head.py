@@ -34,6 +34,8 @@ def head_of(runner: ModelRunner, config: EngineConfig, model: Model) -> Drafter 
 class BlockHead(PredictionHead):
     """Runs the head for many sequences at once, between two steps of the model."""
 
+    may_sleep = True
+
     def __init__(
         self,
         runner: ModelRunner,

@@ -45,6 +45,7 @@ class Drafter(Protocol):
     """Something that guesses for many sequences at once: a draft model, or a head of the model."""
 
     costs: RowCosts
+    may_sleep: bool  # steps need not keep anything for it of sequences that do not ask it
 
     def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
@@ -88,6 +89,8 @@ def settle(sequence: Scheduled, reader: Reader) -> None:
 
 class DraftModel:
     """Runs the draft model for many sequences at once."""
+
+    may_sleep = False
 
     def __init__(
         self,

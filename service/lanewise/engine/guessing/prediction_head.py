@@ -27,6 +27,8 @@ from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Draw, raise_failed
 class PredictionHead:
     """Runs the head for many sequences at once, between two steps of the model."""
 
+    may_sleep = False
+
     def __init__(self, runner: ModelRunner, config: EngineConfig, reads_keys: bool = False) -> None:
         """``runner`` runs the model with its head; ``config`` is the engine's."""
         self.costs = RowCosts()

@@ -17,6 +17,7 @@ from lanewise.engine.base.request import GenerationRequest
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step, Turn
 from lanewise.engine.guessing.draft_model import Drafter, Reader, settle
+from lanewise.engine.guessing.drafter_chance import FIRST_CHANCE, FORGETTING_RATE, DrafterChance
 from lanewise.engine.guessing.prompt_lookup import Expected, PromptLookup
 from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.engine.scheduling.scheduler import Scheduler
@@ -28,10 +29,8 @@ logger = logging.getLogger(__name__)
 KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last entry also for longer matches
 LAST_LENGTH = len(KIND_OF_LENGTH) - 1
 DRAFTED = 5  # the kind of guesses by a draft model or the model's own head
-FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
+FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, FIRST_CHANCE)
 LEARNING_RATE = 0.12
-DRAFTER_RATE = 0.04  # at which the chance that all sequences share is learned
-FORGETTING_RATE = 1 / 400  # towards the first chance, each time a guess is not run
 # Guesses below this chance are not weighed once a likelier one was not worth its row.
 UNLIKELY = 0.1
 MIN_GAIN = 1.04  # least gain in tokens per second; less is within the error of measurement
@@ -56,25 +55,12 @@ class Guess:
         return sum(self.chances[:count])
 
 
-@dataclass(slots=True)
-class DrafterChance:
-    """How often a drafter's guesses came true in all sequences: what a new one begins with."""
-
-    value: float = FIRST_CHANCES[DRAFTED]
-
-    def learn(self, came: float) -> None:
-        """Learn whether one came true."""
-        self.value += DRAFTER_RATE * (came - self.value)
-
-    def pass_over(self) -> None:
-        """Note that one was not worth its row: in time it is tried again."""
-        self.value += FORGETTING_RATE * (FIRST_CHANCES[DRAFTED] - self.value)
-
-
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_drafter", "_expected", "_lookup", "_most", "promise", "reader")
+    __slots__ = (
+        *("_chances", "_drafter", "_expected", "_lookup", "_most", "is_fed", "promise", "reader"),
+    )
 
     def __init__(
         self,
@@ -91,6 +77,8 @@ class Guesser:
         self._most = most
         self.promise: list[float] = []  # chances of its last guess, if it was worth its rows
         self.reader: Reader | None = None  # of the draft model
+        # False: a head gets nothing of the answer, so that steps need not make it, nor is it asked.
+        self.is_fed = True
 
     def most(self, sequence: Scheduled) -> int:
         """Tokens that may be guessed now: the sequence's last possible token is always drawn."""
@@ -192,8 +180,22 @@ class Speculator:
                 if id(request.prompt) not in texts:
                     texts[id(request.prompt)] = Expected(request.prompt, request.expected)
                 expected = texts[id(request.prompt)]
-            made.append(Guesser(lookup, most, expected, self._drafter))
+            guesser = Guesser(lookup, most, expected, self._drafter)
+            may_sleep = self._draft is not None and self._draft.may_sleep
+            guesser.is_fed = not may_sleep or self._drafter.is_to_be_tried()
+            made.append(guesser)
         return made
+
+    def skips_head(self, step: Step, guesser_of: GuesserOf) -> bool:
+        """Whether no guesses of a head follow the tokens of a step, all of answers."""
+        if self._draft is None or not self._draft.may_sleep:
+            return False
+        for turn in step.turns:
+            guesser = guesser_of(turn.sequence)
+            is_fed = not self._drafter.is_asleep if guesser is None else guesser.is_fed
+            if is_fed or turn.count > 1 or not turn.ends_in_draw:
+                return False
+        return True
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
         """Whether a step should wait for the last tokens, so that guesses can follow them.
@@ -339,7 +341,7 @@ class Speculator:
         eager = []
         for turn, guesser in decodes:
             most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
-            if not turn.draft and most > 0:
+            if not turn.draft and most > 0 and guesser.is_fed:
                 eager.append((turn, guesser, most))
         chances = [guesser.chance(DRAFTED) for _, guesser, _ in eager]
         longest = max((most for _, _, most in eager), default=0)
