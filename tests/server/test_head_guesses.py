@@ -54,7 +54,8 @@ class Nothing(RowCosts):
 
 @pytest.fixture(autouse=True)
 def rows_are_free(monkeypatch):
-    """Every step takes as long as any other; only the head guesses."""
+    """Every step takes as long as any other; only the head guesses, and does not sleep."""
+    monkeypatch.setattr(DrafterChance, "is_asleep", False)
     monkeypatch.setattr(RowCosts, "are_known", True)
     monkeypatch.setattr(RowCosts, "seconds", lambda self, rows: 1.0)
     monkeypatch.setattr(prediction_head, "RowCosts", Nothing)
