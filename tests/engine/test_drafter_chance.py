@@ -20,3 +20,18 @@ def test_a_drafter_that_is_always_wrong_sleeps_and_wakes_when_it_is_right():
         chance.learn(1.0)
     assert not chance.is_asleep
     assert chance.is_to_be_tried()
+
+
+def test_a_drafter_that_is_never_worth_asking_sleeps_and_wakes_when_it_is_asked():
+    chance = DrafterChance()
+    for step in range(640):
+        chance.note_step()
+        if step % 16 == 0:
+            chance.note_use()
+    assert not chance.is_asleep
+    for _ in range(100):
+        chance.note_step()
+    assert chance.is_asleep
+    chance.note_use()
+    chance.note_use()
+    assert not chance.is_asleep

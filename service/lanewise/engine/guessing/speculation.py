@@ -190,12 +190,16 @@ class Speculator:
         """Whether no guesses of a head follow the tokens of a step, all of answers."""
         if self._draft is None or not self._draft.may_sleep:
             return False
+        skips, is_kept = True, False
         for turn in step.turns:
             guesser = guesser_of(turn.sequence)
             is_fed = not self._drafter.is_asleep if guesser is None else guesser.is_fed
-            if is_fed or turn.count > 1 or not turn.ends_in_draw:
-                return False
-        return True
+            is_decode = turn.count == 1 and turn.ends_in_draw
+            skips &= is_decode and not is_fed
+            is_kept |= is_decode and guesser is not None and guesser.is_fed
+        if is_kept:
+            self._drafter.note_step()
+        return skips
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
         """Whether a step should wait for the last tokens, so that guesses can follow them.
@@ -356,6 +360,7 @@ class Speculator:
                 asked.append((turn, guesser, guesser.reader, count))
         if not asked:
             return
+        self._drafter.note_use()
         began = time.perf_counter()
         wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
         try:
