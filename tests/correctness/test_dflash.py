@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_heads import BLOCK, MASK, guessed_logits, head_arrays, write_file, write_head
-from family_models import write_case
+from family_models import values_of, write_case
 from lanewise.loading.base.checkpoint import Checkpoint, Role
 from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
@@ -130,6 +130,22 @@ def test_guesses_are_what_the_published_definition_says(name: str, tmp_path: Pat
     coarse = [guesses_of(path, head, 36, weights="q8_0", isa=isa) for isa in ("scalar", None)]
     assert coarse[0].tobytes() == coarse[1].tobytes()
     assert 1e-5 < np.abs(coarse[0] - wanted).max() / np.abs(wanted).max() < 0.2
+
+
+def test_a_head_may_have_an_embedding_and_outputs_of_its_own(tmp_path: Path) -> None:
+    path = write_case("qwen3", tmp_path / "model", max_position_embeddings=512)
+    with open_checkpoint(path) as checkpoint:
+        fronts: list[np.ndarray] = []
+        definition.hidden_rows(checkpoint.config, weights_of(checkpoint), TOKENS[:KNOWN], fronts)
+    arrays, tokens = head_arrays(64, 1), 2 + 2 * np.arange(90)
+    arrays["embed_tokens.weight"] = values_of("embed_tokens", (256, 64))
+    arrays["lm_head.weight"] = values_of("lm_head", (90, 64))
+    given = (arrays, arrays["embed_tokens.weight"], arrays["lm_head.weight"], fronts[1])
+    wanted = guessed_logits(*given, TOKENS[-1], N_GUESSES)
+    arrays["d2t"] = tokens - np.arange(90)
+    found = guesses_of(path, write_head(tmp_path / "head", arrays, (0,)), 36)
+    assert np.abs(found[:, tokens] - wanted).max() / np.abs(wanted).max() < 2e-5
+    assert (np.delete(found, tokens, axis=1) == np.float32(-1e30)).all()
 
 
 def test_a_gguf_file_is_the_same_head(tmp_path: Path) -> None:
