@@ -31,6 +31,7 @@ extern "C" {
 // clang-format off: each file needs the ones before it
 #include "lanewise/types.h"
 #include "lanewise/roles.h"
+#include "lanewise/heads.h"
 #include "lanewise/program.h"
 #include "lanewise/model.h"
 #include "lanewise/session.h"

@@ -237,6 +237,20 @@ static void test_layers(void) {
     SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){.n_taps = 2}), "n_taps is 2, must be 3");
     SPOILT((good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){3, {1, 2, 1}, .norm_eps = 1e-6F}),
            "taps is 2, must be 1");
+#define BLOCKS(...) (good.layers[1].mtp = 1, good.layers[1].head = (lw_head_config){__VA_ARGS__})
+    SPOILT(BLOCKS(.n_taps = 0, .block = 4), "there is no head with taps, all of its config must be 0");
+    SPOILT(BLOCKS(.n_taps = 17, .block = 4), "layer 1 head: n_taps is 17, must be 0 to 16");
+    SPOILT(BLOCKS(1, {2}, .block = 4, .norm_eps = 1e-6F), "layer 1 head: taps is 2, must be 1");
+    SPOILT(BLOCKS(1, {1}, .block = 1, .norm_eps = 1e-6F), "layer 1 head: block is 1, must be 2 to 64");
+    SPOILT(BLOCKS(1, {1}, .block = 4, .fusion_norm = 1), "layer 1 head: fusion_norm is 1, must be 0");
+    SPOILT(BLOCKS(1, {1}, .block = 4, .norm_adds = 1), "layer 1 head: norm_adds is 1, must be 0");
+    SPOILT(BLOCKS(1, {1}, .block = 4, .embedding_scale = -1), "layer 1 head: embedding_scale is -1");
+    SPOILT(BLOCKS(3, {1, 1, 1}, .norm_eps = 1e-6F, .embedding_scale = 2), "embedding_scale is 2, must be 0 to 0");
+    SPOILT((BLOCKS(1, {1}, .block = 4), good.layers[1].mtp = 0), "layer 1: mtp is 0, must be 1");
+    SPOILT((BLOCKS(1, {1}, .block = 4, .norm_eps = 1e-6F), good.layers[0].mtp = 1), "layer 0: mtp is 1, must be 0");
+    SPOILT((BLOCKS(1, {1}, .block = 4, .norm_eps = 1e-6F), a->window = 3), "a window of at least the block's 4");
+    SPOILT((BLOCKS(1, {1}, .block = 4, .norm_eps = 1e-6F), a->shares_kv = 1), "keys and values of its own, all of");
+#undef BLOCKS
     SPOILT(c->reader_layers = 9, "reader_layers is 9, must be 0 to 1");
     SPOILT((c->reader_layers = 1, c->reader_size = 1 << 20), "reader_size is 1048576, must be 1 to");
     SPOILT((c->reader_layers = 1, c->reader_size = 8, c->reader_eps = 1e-6F), "layer 1: mtp is 0, must be 1");

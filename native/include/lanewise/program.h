@@ -244,24 +244,6 @@ typedef enum lw_wiring {
     LW_PARALLEL_ONE_NORM = 2  // as LW_PARALLEL, but both of attn_norm(x): there is no LW_FFN_NORM
 } lw_wiring;
 
-// A prediction head that others made for the model (EAGLE-3). n_taps is 0 in a head that the model brings along, and so
-// is every other field. At token t its x is h, and attention reads (embedding_norm(embedding of t), hidden_norm(h)): Q, K
-// and V have 2 * hidden_size inputs, and there is no LW_ATTN_NORM. h is LW_HEAD_FUSION (x at each tap of the token
-// before t), or the head's own x at its end. The embedding is not scaled.
-enum { LW_HEAD_TAPS = 3 };
-typedef struct lw_head_config {
-    uint32_t n_taps;              // 0 or LW_HEAD_TAPS
-    uint32_t taps[LW_HEAD_TAPS];  // x in front of this layer of the model, 1 to the number of the model's layers
-    uint32_t fusion_norm;         // 1: the taps together go through LW_HEAD_FUSION_NORM first
-    uint32_t norm_adds;           // 1: x begins as hidden_norm(h)
-    uint32_t own_embedding;       // 1: embeddings are rows of LW_HEAD_EMBEDDING
-    // Rows of LW_HEAD_OUTPUT, which makes logits; 0 = the model's head makes them. With `chooses` row i is of the token
-    // number i of LW_HEAD_TOKENS, and other tokens have the logit -1e30; else there is a row for each token.
-    uint32_t outputs;
-    uint32_t chooses;
-    float norm_eps;  // epsilon of the head's norms
-} lw_head_config;
-
 // Parts add to x as `wiring` says. A state stands in the place of attention, or beside it: then both read the same
 // norm(x), and attention's result is added first. A norm that replaces x does x = norm(x) before the addition. So in a
 // model that normalizes after each addition (BERT) all norms replace x: the first layer's first norm is the one after
@@ -284,9 +266,9 @@ typedef struct lw_layer_config {
     // the second token on, and the model's head makes logits of LW_MTP_NORM's result. Only the last of several layers
     // may be one, with attention to all tokens and an FFN, LW_IN_TURN, without a state. The place for a sequence's
     // states then keeps the last h, even if no layer has a state.
-    // 2: a further layer of the same head, only of one that reads the model's keys (reader_layers).
+    // 2: a further layer of the same head, of one that reads the model's keys (reader_layers) or guesses blocks.
     uint32_t mtp;
-    lw_head_config head;  // of a layer with mtp; else every field is 0
+    lw_head_config head;  // of a head's first layer; else every field is 0
     // 1: each matrix clamps what it reads and what it makes. LW_CLAMPS has the least and the most input, and the least
     // and the most output, of Q, K, V, attention's output, gate, up and down in turn. Only in towers with result_norms,
     // a gated FFN and no biases.

@@ -97,7 +97,7 @@ typedef enum lw_role {
     LW_EXPERTS_RESULT_NORM = 77,
     LW_ROUTER_SCALES = 78,  // (1, n_experts)
     // A layer that is a prediction head (lw_layer_config.mtp):
-    LW_MTP_EMBEDDING_NORM = 79,  // (1, hidden_size)
+    LW_MTP_EMBEDDING_NORM = 79,  // (1, hidden_size), but of a head that guesses blocks
     LW_MTP_HIDDEN_NORM = 80,     // (1, hidden_size)
     LW_MTP_PROJECTION = 81,      // (hidden_size, 2 * hidden_size): the inputs for the embedding first
     LW_MTP_NORM = 82,            // (1, hidden_size), used instead of the output norm

@@ -72,12 +72,13 @@ typedef struct lw_draw {  // one token to draw from one row of logits
 // What a batch runs.
 typedef enum lw_runs {
     LW_RUN_MODEL = 0,
-    // The prediction head alone (lw_layer_config.mtp). Each sequence has one token, a context of at least one, and one
-    // row of logits, which predict the token after its own. h comes from the sequence's place for states, with
+    // The prediction head alone (lw_layer_config.mtp). One that guesses blocks has 2 to `block` tokens of each sequence,
+    // behind a context of at least one (lw_head_config). Of others each sequence has one token, a context of at least
+    // one, and one row of logits, which predict the token after its own. h comes from the sequence's place for states, with
     // `accepted` guesses counted; the place does not change. Keys and values go to the cache, where a batch of the
     // model overwrites them.
     LW_RUN_HEAD = 1,
-    // Like LW_RUN_HEAD, but h is the head's own result for the sequence's place in an earlier batch.
+    // Like LW_RUN_HEAD, not of a head that guesses blocks, but h is the head's own result for the sequence's place in an earlier batch.
     LW_RUN_HEAD_AGAIN = 2
 } lw_runs;
 
@@ -123,6 +124,9 @@ typedef struct lw_batch {
     // [query_start[n_seqs]] how many of its sequence's first tokens a token sees in layers with both_ways 2: 0 = those
     // up to itself; else more, all of them in the cache or the batch, and up to its window behind it. NULL = all 0.
     const uint32_t* sees;
+    // 1: a step of the model stores 0 as keys and values of a head that guesses blocks, which saves their products. The
+    // logits are the same; later guesses know nothing of these tokens.
+    uint32_t skips_head;
 } lw_batch;
 
 typedef struct lw_sampled {

@@ -1,6 +1,6 @@
 // Versions, statuses, storage types, handles. Part of lanewise.h; include that file.
 
-enum { LW_ABI_VERSION = 27 };   // raised by every incompatible change to lanewise.h
+enum { LW_ABI_VERSION = 28 };   // raised by every incompatible change to lanewise.h
 enum { LW_NUMERICS = 3 };       // version of the numeric contract; stored in packed files and fingerprints
 enum { LW_BLOCK_TOKENS = 32 };  // tokens in one KV block; part of the numeric contract
 enum { LW_MAX_THREADS = 1024 };

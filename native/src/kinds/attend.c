@@ -247,10 +247,10 @@ static void pass_gates(lw_worker* w, const lw_layer* layer, const lw_tile* tile,
         lw_pass_gate(w, layer, row, first, n);
 }
 
-// A prediction head with keys of its own has none at position 0, and each of its tiles has one query. A window of `position` tokens lets
-// this query see every token but the first.
+// A prediction head with keys of its own, but for one that guesses blocks, has none at position 0, and each of its tiles
+// has one query. A window of `position` tokens lets this query see every token but the first.
 static size_t window_of(const lw_worker* w, const lw_layer* layer, const lw_tile* tile) {
-    const bool has_own = layer->config.mtp && !layer->config.attention.shares_kv;
+    const bool has_own = layer->config.mtp && !layer->config.attention.shares_kv && !lw_guesses_blocks(w->model);
     return has_own ? w->b->position[tile->first_row] : layer->config.attention.window;
 }
 

@@ -108,7 +108,7 @@ static lw_status check_attention(const lw_model_config* model, uint32_t layer) {
 }
 
 static lw_tensor_spec attention_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
-    const uint32_t hidden = model->hidden_size, inputs = l->head.n_taps > 0 ? 2 * hidden : hidden;
+    const uint32_t hidden = model->hidden_size, inputs = lw_reads_pairs(l) ? 2 * hidden : hidden;
     const lw_attention_config* c = &l->attention;
     const uint32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const bool whole = c->qk_norm == LW_QK_NORM_WHOLE || c->qk_norm == LW_QK_NORM_LAYER,

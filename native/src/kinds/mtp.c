@@ -2,6 +2,8 @@
 // values of all tokens and stores them in the cache. The step keeps the last hidden rows that the head needs in the
 // sequence's state place. The head itself runs in batches of its own.
 //
+// A head that guesses blocks (blocks.c) needs no such rows, and has no place.
+//
 // A place holds [1 + max_guesses][row_stride] floats of its sequence: the hidden row (after the output norm) of the
 // last token, then the hidden rows of the guesses that follow it.
 #include "kinds/mtp.h"
@@ -10,6 +12,7 @@
 
 #include "graph/observe.h"
 #include "kinds/attend.h"
+#include "kinds/blocks.h"
 #include "kinds/kind.h"
 #include "kinds/taps.h"
 
@@ -41,6 +44,7 @@ static lw_status check_mtp(const lw_model_config* c, uint32_t layer) {
     const lw_layer_config* l = &c->layers[layer];
     const lw_place at = lw_place_of_layer(layer, "");
     if (c->reader_layers > 0) return check_reader(c, layer);
+    if (lw_has_block_head(c)) return lw_check_block_head(c, layer);
     LW_RETURN_IF_FAILED(lw_check_range(&at, "mtp", l->mtp, 0, layer > 0 && layer + 1 == c->n_layers && !c->pooled));
     LW_RETURN_IF_FAILED(lw_check_taps(c, layer));
     if (!l->mtp) return LW_OK;
@@ -61,11 +65,12 @@ static lw_status check_mtp(const lw_model_config* c, uint32_t layer) {
 }
 
 static lw_tensor_spec mtp_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
-    const bool here = l->mtp == 1, reads = here && model->reader_layers > 0, normed = here && !reads;
+    const bool here = l->mtp == 1, reads = here && model->reader_layers > 0, blocks = l->head.block > 0;
+    const bool normed = here && !reads;
     const uint32_t hidden = model->hidden_size, own = reads ? model->reader_size : hidden;
     switch (role) {
         case LW_MTP_EMBEDDING_NORM:
-            return LW_VECTOR(mtp_embedding_norm, "prediction head's norm of embeddings", hidden, normed);
+            return LW_VECTOR(mtp_embedding_norm, "prediction head's norm of embeddings", hidden, normed && !blocks);
         case LW_MTP_HIDDEN_NORM:
             return LW_VECTOR(mtp_hidden_norm, "prediction head's norm of hidden rows", hidden, normed);
         case LW_MTP_PROJECTION:
@@ -91,7 +96,7 @@ static bool has_mtp(const lw_model_config* model, const lw_layer_config* layer) 
 static size_t row_stride(const lw_model_config* c) { return lw_round_up(c->hidden_size, LW_LANES); }
 
 static size_t kept_of_mtp(const lw_model_config* model, const lw_layer_config* layer, uint32_t max_guesses) {
-    (void)layer;
+    if (layer->head.block > 0) return 0;
     return (1 + (size_t)max_guesses) * row_stride(model);
 }
 
@@ -99,7 +104,7 @@ static const lw_mtp_own* of(const lw_worker* w) { return lw_mtp_of(w); }
 
 static void widen_mtp(lw_session* s, const lw_layer* layer, uint32_t index) {
     (void)index;
-    lw_widen(&s->widths.input, 2 * s->widths.hidden);
+    if (layer->config.head.block == 0) lw_widen(&s->widths.input, 2 * s->widths.hidden);
     lw_widen_taps(s, layer);
 }
 
@@ -107,7 +112,7 @@ static void take_mtp(lw_session* s, lw_parts* parts) {
     lw_mtp_own* own = s->of_kind[LW_KIND_MTP];
     const size_t row = s->widths.hidden * sizeof(float), rows = s->config.max_batch_tokens;
     own->hidden = lw_take(parts, rows * row);
-    own->inputs = lw_take(parts, rows * 2 * row);
+    own->inputs = lw_guesses_blocks(s->model) ? NULL : lw_take(parts, rows * 2 * row);
     own->predicted = lw_take(parts, s->config.n_states * row);
     lw_take_taps(s, parts, lw_model_mtp(s->model));
 }
@@ -173,7 +178,9 @@ static void project_inputs(lw_worker* w, const lw_layer* head) {
 
 void lw_enter_head(lw_worker* w) {
     const lw_layer* head = head_of(w);
-    if (has_taps(head)) {
+    if (head->config.head.block > 0) {
+        lw_enter_block(w, head);
+    } else if (has_taps(head)) {
         w->c = &w->model->head_config;
         lw_enter_taps(w, head, row_before);
     } else {
@@ -199,6 +206,10 @@ void lw_leave_head(lw_worker* w) {
     const lw_layer* head = head_of(w);
     if (reads_keys(w)) {
         return_rows(w, head);
+        return;
+    }
+    if (head->config.head.block > 0) {
+        lw_leave_block(w);
         return;
     }
     const size_t hidden = w->c->hidden_size;
@@ -296,13 +307,21 @@ void lw_feed_head(lw_worker* w) {
     const size_t with_logits = w->rows;
     w->rows = w->step->n_rows;
     w->feeds_head = true;
-    if (!reads_keys(w)) {
+    if (lw_guesses_blocks(w->model)) {
+        w->c = &w->model->head_config;
+        if (w->step->batch->skips_head) {
+            lw_skip_blocks(w, head_index(w));
+        } else {
+            lw_fuse_taps(w, head_of(w));
+            lw_feed_blocks(w, head_index(w));
+        }
+    } else if (!reads_keys(w)) {
         w->c = &w->model->head_config;
         if (has_taps(head_of(w))) lw_fuse_taps(w, head_of(w));
         lw_enter_head(w);
         store_keys(w, head_of(w), head_index(w));
     }
-    keep_last_rows(w);
+    if (!lw_guesses_blocks(w->model)) keep_last_rows(w);
     w->c = &w->model->config;
     w->rows = with_logits;
 }

@@ -44,7 +44,7 @@ static lw_status check_norms(const lw_model_config* model, uint32_t layer) {
 static lw_tensor_spec norms_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role) {
     const uint32_t hidden = model->hidden_size;
     const bool mixer = lw_mixes(l), ffn = lw_has_ffn(l), inputs = !l->no_input_norms;
-    const bool attn_norm = mixer && inputs && l->head.n_taps == 0;
+    const bool attn_norm = mixer && inputs && !lw_reads_pairs(l);
     const bool ffn_norm = ffn && inputs && l->wiring != LW_PARALLEL_ONE_NORM;
     switch (role) {
         case LW_ATTN_NORM:

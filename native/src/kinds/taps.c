@@ -9,12 +9,16 @@ lw_status lw_check_taps(const lw_model_config* c, uint32_t layer) {
     const lw_head_config* head = &l->head;
     const lw_place at = lw_place_of_layer(layer, " head");
     if (head->n_taps == 0) return lw_check_absent(&at, "head with taps", head, sizeof *head);
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, 0, l->mtp ? LW_HEAD_TAPS : 0));
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, LW_HEAD_TAPS, LW_HEAD_TAPS));
+    const bool blocks = head->block > 0;
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, 0, l->mtp == 1 ? LW_MAX_HEAD_TAPS : 0));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "n_taps", head->n_taps, blocks ? 1 : LW_HEAD_TAPS,
+                                       blocks ? LW_MAX_HEAD_TAPS : LW_HEAD_TAPS));
+    if (blocks) LW_RETURN_IF_FAILED(lw_check_range(&at, "block", head->block, 2, LW_MAX_HEAD_BLOCK));
     for (uint32_t i = 0; i < head->n_taps; ++i)
         LW_RETURN_IF_FAILED(lw_check_range(&at, "taps", head->taps[i], 1, layer));
-    LW_RETURN_IF_FAILED(lw_check_flag(&at, "fusion_norm", head->fusion_norm));
-    LW_RETURN_IF_FAILED(lw_check_flag(&at, "norm_adds", head->norm_adds));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "fusion_norm", head->fusion_norm, 0, !blocks));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "norm_adds", head->norm_adds, 0, !blocks));
+    LW_RETURN_IF_FAILED(lw_check_number(&at, "embedding_scale", (double)head->embedding_scale, 0, blocks ? 1e6 : 0));
     LW_RETURN_IF_FAILED(lw_check_flag(&at, "own_embedding", head->own_embedding));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "chooses", head->chooses, 0, head->outputs > 0));
     LW_RETURN_IF_FAILED(lw_check_range(&at, "outputs", head->outputs,
@@ -60,7 +64,7 @@ void lw_keep_tap(lw_worker* w, uint32_t index) {
     const lw_layer* head = lw_model_mtp(w->model);
     const size_t hidden = w->c->hidden_size, n = head != NULL ? head->config.head.n_taps : 0;
     for (size_t tap = 0; tap < n; ++tap) {
-        if (head->config.head.taps[tap] != index) continue;
+        if (head->config.head.taps[tap] != index || w->step->batch->skips_head) continue;
         lw_taker items = lw_this_phase(w, w->rows);
         for (size_t row; lw_take_item(&items, &row);) {
             memcpy(lw_mtp_of(w)->taps + (row * n + tap) * hidden, w->b->x + row * hidden, hidden * sizeof(float));
@@ -91,7 +95,7 @@ lw_activations lw_head_inputs(const lw_worker* w) {
     return lw_activations_in(w, 2 * (size_t)w->c->hidden_size, &w->b->codes, lw_mtp_of(w)->inputs);
 }
 
-static void embed_row(const lw_worker* w, const lw_layer* head, size_t row, float* out) {
+void lw_embed_for_head(const lw_worker* w, const lw_layer* head, size_t row, float* out) {
     const float* const* given = w->step->batch->rows;
     if (head->head_embedding.rows > 0 && (given == NULL || given[row] == NULL))
         lw_unpack_row(&head->head_embedding, w->b->token[row], out);
@@ -108,7 +112,7 @@ void lw_enter_taps(lw_worker* w, const lw_layer* head, const float* (*before_row
     for (size_t row; lw_take_item(&items, &row);) {
         float *values = lw_mtp_of(w)->inputs + row * 2 * hidden, *normed = values + hidden;
         const float* before = before_row(w, row);
-        embed_row(w, head, row, w->scratch);
+        lw_embed_for_head(w, head, row, w->scratch);
         lw_normalize_row(w, values, w->scratch, head->mtp_embedding_norm, NULL, hidden);
         if (before != NULL)
             lw_normalize_row(w, normed, before, head->mtp_hidden_norm, NULL, hidden);

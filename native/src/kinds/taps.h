@@ -25,6 +25,8 @@ static inline const lw_mtp_own* lw_mtp_of(const lw_worker* w) { return w->s->of_
 // Sets hidden rows to what the head makes of the taps. Sets x and inputs of the rows; `before` finds the hidden row of
 // the token before a row, NULL for the first token.
 void lw_fuse_taps(lw_worker* w, const lw_layer* head);
+// The embedding that the head reads of a row.
+void lw_embed_for_head(const lw_worker* w, const lw_layer* head, size_t row, float* out);
 void lw_enter_taps(lw_worker* w, const lw_layer* head, const float* (*before)(const lw_worker* w, size_t row));
 // The tensors of heads with taps; their buffers.
 lw_tensor_spec lw_taps_tensor(const lw_model_config* model, const lw_layer_config* l, lw_role role);

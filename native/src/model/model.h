@@ -138,9 +138,9 @@ static inline uint32_t lw_output_dim(const lw_attention_config* c) {
 
 // Number of layers without those of a prediction head.
 static inline uint32_t lw_own_layers(const lw_model* model) {
-    const uint32_t n = model->config.n_layers;
-    if (n == 0 || !model->layers[n - 1].config.mtp) return n;
-    return n - (model->config.reader_layers > 0 ? model->config.reader_layers : 1);
+    uint32_t n = model->config.n_layers;
+    while (n > 0 && model->layers[n - 1].config.mtp) --n;
+    return n;
 }
 
 // The first layer of the prediction head; NULL if there is none.
@@ -148,6 +148,13 @@ static inline const lw_layer* lw_model_mtp(const lw_model* model) {
     const uint32_t own = lw_own_layers(model);
     return own < model->config.n_layers ? &model->layers[own] : NULL;
 }
+
+// Whether the head guesses blocks. Whether attention of a layer reads pairs of an embedding and a hidden row.
+static inline bool lw_guesses_blocks(const lw_model* model) {
+    const lw_layer* head = lw_model_mtp(model);
+    return head != NULL && head->config.head.block > 0;
+}
+static inline bool lw_reads_pairs(const lw_layer_config* l) { return l->head.n_taps > 0 && l->head.block == 0; }
 
 // The attention of the first layer that has attention; of a model without layers it has no heads.
 static inline const lw_attention_config* lw_model_heads(const lw_model* model) {

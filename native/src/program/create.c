@@ -68,7 +68,8 @@ static void add_head(lw_model* model) {
     model->head_config = model->config;
     if (head->n_taps == 0 && !reads_keys) return;
     model->head_config.rms_norm_eps = reads_keys ? model->config.reader_eps : head->norm_eps;
-    model->head_config.embedding_scale = model->head_config.logit_scale = 1;
+    model->head_config.embedding_scale = head->embedding_scale > 0 ? head->embedding_scale : 1;
+    if (head->block == 0) model->head_config.logit_scale = 1;
     if (reads_keys) model->head_config.hidden_size = model->config.reader_size;
 }
 

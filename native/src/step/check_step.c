@@ -131,15 +131,42 @@ static lw_status check_states(const lw_session* s, const lw_batch* b) {
     return LW_OK;
 }
 
+// Of a prediction head that guesses blocks.
+static lw_status check_blocks(const lw_session* s, const lw_batch* b) {
+    const uint32_t most = lw_model_mtp(s->model)->config.head.block;
+    if (b->runs == LW_RUN_HEAD_AGAIN)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0 or %d of a head that guesses blocks",
+                       (int)b->runs, LW_RUN_HEAD);
+    if (b->n_logits == 0 || b->n_state_copies > 0)
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "batch: %u rows of logits and %u copies of states, of a head that guesses blocks must be 1 or"
+                       " more, and 0",
+                       b->n_logits, b->n_state_copies);
+    for (uint32_t i = 0; i < b->n_seqs; ++i) {
+        const uint32_t n = b->query_start[i + 1] - b->query_start[i];
+        if (n < 2 || n > most || b->context_lens[i] == 0)
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "batch: sequence %u has %u tokens behind %u, for a head that guesses blocks must be 2 to %u"
+                           " behind some",
+                           i, n, b->context_lens[i], most);
+    }
+    return LW_OK;
+}
+
 // Checks what a batch for the prediction head must be.
 static lw_status check_head(const lw_session* s, const lw_batch* b) {
     if ((unsigned)b->runs > LW_RUN_HEAD_AGAIN)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0 to %d", (int)b->runs, LW_RUN_HEAD_AGAIN);
+    const uint32_t skips = b->runs == LW_RUN_MODEL && lw_guesses_blocks(s->model);
+    if (b->skips_head > skips)
+        return lw_fail(LW_ERR_ARGUMENT, "batch: skips_head is %u, must be 0%s", b->skips_head,
+                       skips ? " or 1" : " but in a step of a model with a head that guesses blocks");
     if (b->runs == LW_RUN_MODEL) return LW_OK;
     if (lw_model_mtp(s->model) == NULL)
         return lw_fail(LW_ERR_ARGUMENT, "batch: runs is %d, must be 0: the model has no prediction head", (int)b->runs);
     if (b->rows != NULL)
         return lw_fail(LW_ERR_ARGUMENT, "batch: rows must be NULL for a prediction head, which reads tokens");
+    if (lw_guesses_blocks(s->model)) return check_blocks(s, b);
     if (b->n_logits != b->n_seqs || b->n_state_copies > 0)
         return lw_fail(LW_ERR_ARGUMENT,
                        "batch: %u rows of logits and %u copies of states, of a prediction head must be %u and 0",

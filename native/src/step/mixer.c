@@ -26,7 +26,7 @@ void lw_multiply_inputs(lw_worker* w, const lw_layer* layer, uint32_t index) {
     for (size_t i = 0; i < n; ++i) matrices[i] = inputs[i].matrix;
     lw_norm by = lw_norm_before_mixer(layer, layer->attn_input_order);
     by.codes = lw_codes_for(w, layer, matrices, n);
-    const lw_activations x = layer->config.head.n_taps > 0
+    const lw_activations x = lw_reads_pairs(&layer->config)
                                  ? lw_head_inputs(w)
                                  : lw_normalize(w, LW_OP_ATTN_NORM, by, lw_any_reads_codes(w, matrices, n));
     lw_observe(w, LW_OP_QKV, index, lw_inputs_of(&x));

@@ -22,7 +22,7 @@ from lanewise.engine.base.block_pool import blocks_for
 from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.request import GenerationRequest, SamplingParams
 from lanewise.engine.engine import Engine
-from lanewise.engine.guessing.prediction_head import PredictionHead
+from lanewise.engine.guessing.block_head import head_of
 from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.runtime import Batch, Counters, Draw, Sampled, Session
 from lanewise.runtime.step_threads import limit_threads
@@ -155,9 +155,7 @@ def _replay(
     )
     limit_threads(session, opened.threads, settings.decode_threads)
     metrics = Metrics(_facts(opened, config))
-    head = None
-    if opened.model.config.has_mtp:
-        head = PredictionHead(session, config, opened.model.config.reader is not None)
+    head = head_of(session, config, opened.model)
     engine = Engine(ReplayRunner(session, [recording.tokens] * batch), config, metrics, head)
     engine.start()
     plain = [replace(request, max_draft=0) for request in requests]

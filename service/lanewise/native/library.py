@@ -13,7 +13,7 @@ import cffi
 LIBRARY = "liblanewise.so"
 HEADER = "lanewise.h"
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
-ABI_VERSION = 27
+ABI_VERSION = 28
 NONFINITE = 6  # LW_ERR_NONFINITE: the status of a draw whose logits hold NaN or infinity
 NO_TOKEN = 8  # LW_ERR_NO_TOKEN: that of a draw which is forbidden every token
 

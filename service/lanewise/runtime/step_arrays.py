@@ -63,6 +63,7 @@ class Batch:
     # up to itself, else all those are in the batch or the cache. None: all are 0.
     sees: Sequence[int] | Uint32s | None = None
     runs: int = 0  # RUN_MODEL, or of a model with a prediction head RUN_HEAD or RUN_HEAD_AGAIN
+    skips_head: bool = False  # nothing is kept of the tokens for a head that guesses blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class StepArrays:
         if batch.query_start[-1] != n_tokens:
             raise ValueError(f"query_start ends at {batch.query_start[-1]} for {n_tokens} tokens")
         self.batch.n_seqs = n_seqs
-        self.batch.runs = batch.runs
+        self.batch.runs, self.batch.skips_head = batch.runs, batch.skips_head
         self.batch.n_logits = len(batch.logit_rows)
         self._copy("token_ids", batch.token_ids)
         self._copy("query_start", batch.query_start)

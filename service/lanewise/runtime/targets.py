@@ -163,7 +163,7 @@ def target_types(checkpoint: Checkpoint, weights: str | None) -> Sequence[Tensor
     heads = {
         number
         for number, layer in enumerate(config.layers)
-        if layer.head is not None or (layer.mtp and config.reader is not None)
+        if layer.head is not None or layer.follows or (layer.mtp and config.reader is not None)
     }
     if not heads:
         return found

@@ -9,8 +9,8 @@ from lanewise.engine.base.config import EngineConfig
 from lanewise.engine.base.picture import PictureRules
 from lanewise.engine.base.window import Windows
 from lanewise.engine.engine import Engine
-from lanewise.engine.guessing.draft_model import Drafter, DraftModel
-from lanewise.engine.guessing.prediction_head import PredictionHead
+from lanewise.engine.guessing.block_head import head_of
+from lanewise.engine.guessing.draft_model import DraftModel
 from lanewise.engine.kv.states import blocks_between, blocks_per_snapshot
 from lanewise.engine.metering.metrics import Metrics, ModelFacts
 from lanewise.held import TEXTS
@@ -82,11 +82,9 @@ def make_engine(
         n_snapshots=config.n_snapshots or 0,
         state_bytes=cache.state_bytes,
     )
-    guesses: Drafter | None = None
-    if draft is not None:
-        guesses = _run_draft(draft, threads, config)
-    elif model.config.has_mtp:
-        guesses = PredictionHead(session, config, model.config.reader is not None)
+    guesses = (
+        head_of(session, config, model) if draft is None else _run_draft(draft, threads, config)
+    )
     tower = None
     if sees and model.tower is not None:
         most = most_patches(model.tower, config.max_model_len)

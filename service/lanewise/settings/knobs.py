@@ -90,7 +90,7 @@ class Settings(ModelSettings, TowerSettings):
         None,
         TEXT,
         "what guesses too: a small model of the same vocabulary, a head for this model (EAGLE-3,"
-        " Gemma 4's assistant), or mtp: its own head",
+        " DFlash, Gemma 4's assistant), or mtp: its own head",
     )
     draft_tokens: int = knob(15, *DRAFT_TOKENS)
     prefix_cache: bool = knob(

@@ -45,12 +45,16 @@ class Drafter(Protocol):
     """Something that guesses for many sequences at once: a draft model, or a head of the model."""
 
     costs: RowCosts
+    may_sleep: bool  # steps need not keep anything for it of sequences that do not ask it
 
     def reader(self, sequence: Scheduled) -> Reader:
         """A new reader for a sequence that may be guessed for."""
 
     def room(self, sequence: Scheduled) -> int:
         """How many tokens can be guessed now."""
+
+    def seconds(self, sequences: int, length: int) -> float:
+        """The expected time of so many guesses for each of some sequences; costs are known."""
 
     def guess(
         self, wanted: Sequence[tuple[Scheduled, Reader, int]], block_tables: NDArray[np.uint32]
@@ -86,6 +90,8 @@ def settle(sequence: Scheduled, reader: Reader) -> None:
 class DraftModel:
     """Runs the draft model for many sequences at once."""
 
+    may_sleep = False
+
     def __init__(
         self,
         runner: ModelRunner,
@@ -120,6 +126,10 @@ class DraftModel:
         if sequence.request.pictures:
             return 0
         return max(0, self._context_length - len(sequence.tokens))
+
+    def seconds(self, sequences: int, length: int) -> float:
+        """The expected time of so many guesses for each of some sequences: a step for each."""
+        return length * self.costs.seconds(sequences)
 
     def guess(
         self,

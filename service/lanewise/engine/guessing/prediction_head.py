@@ -27,6 +27,8 @@ from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Draw, raise_failed
 class PredictionHead:
     """Runs the head for many sequences at once, between two steps of the model."""
 
+    may_sleep = False
+
     def __init__(self, runner: ModelRunner, config: EngineConfig, reads_keys: bool = False) -> None:
         """``runner`` runs the model with its head; ``config`` is the engine's."""
         self.costs = RowCosts()
@@ -52,6 +54,10 @@ class PredictionHead:
         if len(sequence.tokens) <= max(sequence.n_admitted, 1 + self._behind):
             return 0
         return max(0, self._most_tokens - len(sequence.tokens))
+
+    def seconds(self, sequences: int, length: int) -> float:
+        """The expected time of so many guesses for each of some sequences: a batch for each."""
+        return length * self.costs.seconds(sequences)
 
     def guess(
         self,
@@ -93,9 +99,13 @@ class PredictionHead:
         """The place of what is fed; a head that reads the model's keys stays where it is."""
         return len(sequence.tokens) - 1 + (0 if self._behind else length)
 
+    def has_own_positions(self, sequences: Sequence[Scheduled]) -> bool:
+        """Whether tokens of some of these sequences have positions other than their places."""
+        return self._n_axes > 1 and any(one.request.pictures for one in sequences)
+
     def _positions(self, sequences: Sequence[Scheduled], length: int) -> Uint32s | None:
         """Positions of what is fed, so many tokens behind the last known; None: the places."""
-        has_own = self._n_axes > 1 and any(one.request.pictures for one in sequences)
+        has_own = self.has_own_positions(sequences)
         places = [self._place(one, length) for one in sequences]
         if not has_own:
             return np.tile(np.array(places, np.uint32), (AXES, 1)) if self._behind else None

@@ -17,6 +17,7 @@ from lanewise.engine.base.request import GenerationRequest
 from lanewise.engine.base.sequence import Scheduled
 from lanewise.engine.base.step import Step, Turn
 from lanewise.engine.guessing.draft_model import Drafter, Reader, settle
+from lanewise.engine.guessing.drafter_chance import FIRST_CHANCE, FORGETTING_RATE, DrafterChance
 from lanewise.engine.guessing.prompt_lookup import Expected, PromptLookup
 from lanewise.engine.guessing.row_costs import RowCosts
 from lanewise.engine.scheduling.scheduler import Scheduler
@@ -28,10 +29,8 @@ logger = logging.getLogger(__name__)
 KIND_OF_LENGTH = (0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4)  # the last entry also for longer matches
 LAST_LENGTH = len(KIND_OF_LENGTH) - 1
 DRAFTED = 5  # the kind of guesses by a draft model or the model's own head
-FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.7)
+FIRST_CHANCES = (0.2, 0.35, 0.5, 0.65, 0.8, FIRST_CHANCE)
 LEARNING_RATE = 0.12
-DRAFTER_RATE = 0.04  # at which the chance that all sequences share is learned
-FORGETTING_RATE = 1 / 400  # towards the first chance, each time a guess is not run
 # Guesses below this chance are not weighed once a likelier one was not worth its row.
 UNLIKELY = 0.1
 MIN_GAIN = 1.04  # least gain in tokens per second; less is within the error of measurement
@@ -56,25 +55,12 @@ class Guess:
         return sum(self.chances[:count])
 
 
-@dataclass(slots=True)
-class DrafterChance:
-    """How often a drafter's guesses came true in all sequences: what a new one begins with."""
-
-    value: float = FIRST_CHANCES[DRAFTED]
-
-    def learn(self, came: float) -> None:
-        """Learn whether one came true."""
-        self.value += DRAFTER_RATE * (came - self.value)
-
-    def pass_over(self) -> None:
-        """Note that one was not worth its row: in time it is tried again."""
-        self.value += FORGETTING_RATE * (FIRST_CHANCES[DRAFTED] - self.value)
-
-
 class Guesser:
     """Makes the guesses of one sequence and learns how often they come true."""
 
-    __slots__ = ("_chances", "_drafter", "_expected", "_lookup", "_most", "promise", "reader")
+    __slots__ = (
+        *("_chances", "_drafter", "_expected", "_lookup", "_most", "is_fed", "promise", "reader"),
+    )
 
     def __init__(
         self,
@@ -91,6 +77,8 @@ class Guesser:
         self._most = most
         self.promise: list[float] = []  # chances of its last guess, if it was worth its rows
         self.reader: Reader | None = None  # of the draft model
+        # False: a head gets nothing of the answer, so that steps need not make it, nor is it asked.
+        self.is_fed = True
 
     def most(self, sequence: Scheduled) -> int:
         """Tokens that may be guessed now: the sequence's last possible token is always drawn."""
@@ -192,8 +180,26 @@ class Speculator:
                 if id(request.prompt) not in texts:
                     texts[id(request.prompt)] = Expected(request.prompt, request.expected)
                 expected = texts[id(request.prompt)]
-            made.append(Guesser(lookup, most, expected, self._drafter))
+            guesser = Guesser(lookup, most, expected, self._drafter)
+            may_sleep = self._draft is not None and self._draft.may_sleep
+            guesser.is_fed = not may_sleep or self._drafter.is_to_be_tried()
+            made.append(guesser)
         return made
+
+    def skips_head(self, step: Step, guesser_of: GuesserOf) -> bool:
+        """Whether no guesses of a head follow the tokens of a step, all of answers."""
+        if self._draft is None or not self._draft.may_sleep:
+            return False
+        skips, is_kept = True, False
+        for turn in step.turns:
+            guesser = guesser_of(turn.sequence)
+            is_fed = not self._drafter.is_asleep if guesser is None else guesser.is_fed
+            is_decode = turn.count == 1 and turn.ends_in_draw
+            skips &= is_decode and not is_fed
+            is_kept |= is_decode and guesser is not None and guesser.is_fed
+        if is_kept:
+            self._drafter.note_step()
+        return skips
 
     def wants(self, step: Step, guesser_of: GuesserOf) -> bool:
         """Whether a step should wait for the last tokens, so that guesses can follow them.
@@ -339,10 +345,11 @@ class Speculator:
         eager = []
         for turn, guesser in decodes:
             most = min(guesser.most(turn.sequence), draft.room(turn.sequence))
-            if not turn.draft and most > 0:
+            if not turn.draft and most > 0 and guesser.is_fed:
                 eager.append((turn, guesser, most))
         chances = [guesser.chance(DRAFTED) for _, guesser, _ in eager]
-        length = self._best_length(step, draft, chances, added)
+        longest = max((most for _, _, most in eager), default=0)
+        length = self._best_length(step, draft, chances, longest, added)
         asked = []
         for turn, guesser, most in eager:
             if length == 0:
@@ -353,6 +360,7 @@ class Speculator:
                 asked.append((turn, guesser, guesser.reader, count))
         if not asked:
             return
+        self._drafter.note_use()
         began = time.perf_counter()
         wanted = [(turn.sequence, reader, count) for turn, _, reader, count in asked]
         try:
@@ -370,7 +378,9 @@ class Speculator:
                 added.tried.append((turn, guesser, guess))
         added.draft_s = time.perf_counter() - began
 
-    def _best_length(self, step: Step, draft: Drafter, chances: list[float], added: Guesses) -> int:
+    def _best_length(
+        self, step: Step, draft: Drafter, chances: list[float], longest: int, added: Guesses
+    ) -> int:
         """Guesses of the draft model for each sequence that promise the most tokens per second."""
         if not chances:
             return 0
@@ -378,16 +388,15 @@ class Speculator:
             added.expected_pace = added.expected_pace or self._pace_to_beat(step)
             return 2
         rows = step.n_tokens
-        each_s = draft.costs.seconds(len(chances))
         worth = step.n_counted + sum(guess.worth(len(turn.draft)) for turn, _, guess in added.tried)
         best_pace, best = added.expected_pace or self._pace_to_beat(step), 0
         powers = [1.0] * len(chances)
         n_guessed = sum(len(turn.draft) for turn in step.turns)
-        for length in range(1, self._most + 1):
+        for length in range(1, longest + 1):
             powers = [power * chance for power, chance in zip(powers, chances, strict=True)]
             worth += sum(powers)
             run = n_guessed + length * len(chances)
-            seconds = self.costs.seconds(rows + run) + length * each_s
+            seconds = self.costs.seconds(rows + run) + draft.seconds(len(chances), length)
             if worth / seconds > best_pace:
                 added.expected_pace = best_pace = worth / seconds
                 best = length

@@ -19,10 +19,12 @@ def make_batch(
     jobs: Mapping[Scheduled, Job],
     copies: Copies,
     pictures: PictureRules = NO_RULES,
+    skips_head: bool = False,
 ) -> tuple[Batch, list[Draw]]:
     """The ragged batch of a step, sequences in the step's order, and its draws.
 
-    ``copies`` of blocks and states are made before the batch runs.
+    ``copies`` of blocks and states are made before the batch runs. With ``skips_head`` nothing is
+    kept for a head, of which no guesses follow.
     """
     token_ids: list[int] = []
     query_start = [0]
@@ -77,6 +79,7 @@ def make_batch(
         state_copies=copies.states,
         guesses=guesses if any(guesses) else None,
         accepted=accepted if any(accepted) else None,
+        skips_head=skips_head,
     )
     return batch, draws
 

@@ -295,8 +295,10 @@ class Stepper:
         return results_of(step, sampled), len(batch.token_ids)
 
     def _batch(self, step: Step, copies: Copies) -> tuple[Batch, list[Draw]]:
-        scheduler = self._scheduler
-        return make_batch(step, scheduler.blocks.tables, self._jobs, copies, scheduler.pictures)
+        scheduler, speculator = self._scheduler, self._speculator
+        skips = speculator is not None and speculator.skips_head(step, self._guesser_of)
+        tables, pictures = scheduler.blocks.tables, scheduler.pictures
+        return make_batch(step, tables, self._jobs, copies, pictures, skips)
 
     def _guesser_of(self, sequence: Scheduled) -> Guesser | None:
         job = self._jobs.get(sequence)

@@ -24,6 +24,26 @@ class Taps:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A prediction head of one or more layers that guesses several tokens at once (DFlash).
+
+    Keys and values of a token are made of norm(matrix times the model's x at all taps of the token
+    itself), in each layer. The head reads the last known token and masks in the place of those
+    behind it, up to ``block`` tokens together; each mask's row makes logits of its token.
+    """
+
+    taps: tuple[int, ...]  # the layers of the model in front of which x is read
+    norm_eps: float
+    block: int  # most tokens that are read together
+    mask_token: int
+    sees_ahead: bool = True  # each of these tokens sees all the others
+    embedding_scale: float = 1.0  # of the model's embeddings
+    own_embedding: bool = False
+    outputs: int = 0  # rows of its own output matrix; 0: it has the model's
+    chooses: bool = False  # these rows are of some tokens only
+
+
+@dataclass(frozen=True)
 class Reader:
     """A prediction head that reads the model's keys and values (Gemma 4's assistant): its rows.
 

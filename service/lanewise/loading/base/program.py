@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lanewise.loading.base.drafting_heads import Reader, Taps
+from lanewise.loading.base.drafting_heads import Blocks, Reader, Taps
 from lanewise.loading.base.patches import Patches
 from lanewise.loading.base.recurrences import State
 
@@ -267,7 +267,7 @@ class Layer:
     output_scale: float = 1.0  # multiplies x at the end of the layer
     mtp: bool = False
     follows: bool = False  # with mtp: a further layer of the same head (ModelConfig.reader)
-    head: Taps | None = None  # of a layer with mtp that others made for the model
+    head: Taps | Blocks | None = None  # of the first layer of a head that others made for the model
     clamps: bool = False  # of a tower: matrices clamp what they read and what they make
     row_codes: bool = False  # matrices read int8 codes with one scale for the token (BitNet)
 
@@ -393,7 +393,14 @@ class ModelConfig:
 
         That is states of layers, or the row from which a multi-token prediction head starts.
         """
-        return self.has_mtp or any(layer.state is not None for layer in self.layers)
+        starts = self.has_mtp and self.blocks is None
+        return starts or any(layer.state is not None for layer in self.layers)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """What guesses blocks of tokens; None: another head, or none."""
+        heads = (layer.head for layer in self.layers if layer.mtp)
+        return next((head for head in heads if isinstance(head, Blocks)), None)
 
     @property
     def has_mtp(self) -> bool:

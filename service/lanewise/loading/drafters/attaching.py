@@ -7,13 +7,14 @@ from pathlib import Path
 
 from lanewise.loading.base.checkpoint import AttachedHead, Checkpoint, ModelFileError
 from lanewise.loading.base.json_files import Fields, read_object
-from lanewise.loading.drafters import eagle3, gemma4_assistant
+from lanewise.loading.drafters import dflash, eagle3, gemma4_assistant
 from lanewise.loading.files.gguf import texts_at
 from lanewise.loading.programs.native_program import check_program
 
 START_BYTES = 1 << 16  # of a GGUF file: writers put its architecture first
 Attach = Callable[[Checkpoint, Path], None]
 GGUF_KINDS: dict[str, Attach] = {
+    dflash.ARCHITECTURE: dflash.attach_file,
     eagle3.ARCHITECTURE: eagle3.attach_file,
     gemma4_assistant.ARCHITECTURE: gemma4_assistant.attach_file,
 }
@@ -23,7 +24,7 @@ def attaching_of(path: Path) -> Attach | None:
     """Return what attaches a head; None if the path is something else, or nothing."""
     if (path / "config.json").is_file():
         fields = Fields(read_object(path / "config.json"), str(path / "config.json"))
-        kinds = (eagle3, gemma4_assistant)
+        kinds = (eagle3, gemma4_assistant, dflash)
         return next((one.attach_directory for one in kinds if one.is_config(fields)), None)
     if not path.is_file():
         return None

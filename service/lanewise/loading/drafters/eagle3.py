@@ -11,16 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.drafting_heads import Taps
-from lanewise.loading.base.formats import TensorType
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES
 from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
+from lanewise.loading.drafters.own_tensors import OWN, as_tokens, is_the_models, name_of
 from lanewise.loading.families import llama
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.families.table import hf_family
@@ -43,24 +41,11 @@ EAGLE = {
 }
 UNUSED = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight")
 PREFIXES = ("midlayer.", "layers.0.", "model.layers.0.", "model.midlayer.")
-# Names of the head's own tensors: in directories, in GGUF files.
-OWN: Mapping[Role, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    Role.HEAD_FUSION: (("fc.weight", "model.fc.weight"), ("fc.weight",)),
-    Role.HEAD_FUSION_NORM: (("input_norm.weight",), ("enc.output_norm.weight",)),
-    Role.MTP_NORM: (("norm.weight", "model.norm.weight"), ("output_norm.weight",)),
-    Role.HEAD_OUTPUT: (("lm_head.weight",), ("output.weight",)),
-    Role.HEAD_EMBEDDING: (
-        ("embed_tokens.weight", "model.embed_tokens.weight"),
-        ("token_embd.weight",),
-    ),
-    Role.HEAD_TOKENS: (("d2t", "model.d2t"), ("d2t",)),
-}
 # Names of its layer's norms that other layers call otherwise.
 NORMS = {
     Role.MTP_EMBEDDING_NORM: ("input_layernorm.weight", "attn_norm.weight"),
     Role.MTP_HIDDEN_NORM: ("hidden_norm.weight", "attn_norm_2.weight"),
 }
-INTEGERS = {"I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 
 def is_config(fields: Fields) -> bool:
@@ -162,18 +147,18 @@ def _attach(
     prefix = f"{ARCHITECTURE}." if column == GGUF else ""
     _check_fits(checkpoint, fields, head, taps, prefix)
     named = _named(sources, column, n)
-    if _is_the_models(checkpoint, named.get(_name(Role.HEAD_EMBEDDING, column, n))):
-        del named[_name(Role.HEAD_EMBEDDING, column, n)]
-    tokens = _name(Role.HEAD_TOKENS, column, n)
+    if is_the_models(checkpoint, named.get(name_of(Role.HEAD_EMBEDDING, column, n))):
+        del named[name_of(Role.HEAD_EMBEDDING, column, n)]
+    tokens = name_of(Role.HEAD_TOKENS, column, n)
     if tokens in named:
-        named[tokens] = _as_tokens(named[tokens], tokens, column, config.vocab_size)
-    output = named.get(_name(Role.HEAD_OUTPUT, column, n))
+        named[tokens] = as_tokens(named[tokens], tokens, column, config.vocab_size)
+    output = named.get(name_of(Role.HEAD_OUTPUT, column, n))
     made = Taps(
         taps=taps,
         norm_eps=head.rms_norm_eps,
         fusion_norm=fields.flag(f"{prefix}norm_before_fc", default=False),
         norm_adds=fields.flag(f"{prefix}norm_before_residual", default=False),
-        own_embedding=_name(Role.HEAD_EMBEDDING, column, n) in named,
+        own_embedding=name_of(Role.HEAD_EMBEDDING, column, n) in named,
         outputs=0 if output is None else output.shape[0],
         chooses=tokens in named,
     )
@@ -233,10 +218,6 @@ def _check_fits(
             )
 
 
-def _name(role: Role, column: int, layer: int) -> str:
-    return TENSOR_NAMES[role][column].format(layer)
-
-
 def _named(sources: Sources, column: int, layer: int) -> dict[str, SourceTensor]:
     """Return the head's tensors under the names of a model's layer."""
     found: dict[str, SourceTensor] = {}
@@ -246,43 +227,9 @@ def _named(sources: Sources, column: int, layer: int) -> dict[str, SourceTensor]
     for name, tensor in sources.items():
         part = next((name.removeprefix(one) for one in prefixes if name.startswith(one)), None)
         if name in own:
-            found[_name(own[name], column, layer)] = tensor
+            found[name_of(own[name], column, layer)] = tensor
         elif part in norms:
-            found[_name(norms[part], column, layer)] = tensor
+            found[name_of(norms[part], column, layer)] = tensor
         else:
             found[name if part is None else f"{start}.{layer}.{part}"] = tensor
     return found
-
-
-def _is_the_models(checkpoint: Checkpoint, tensor: SourceTensor | None) -> bool:
-    """Whether an embedding is a copy of the model's, as most heads have one."""
-    if tensor is None:
-        return False
-    own = next(one for one in checkpoint.tensors if one.role is Role.TOKEN_EMBEDDING)
-    is_alike = (own.rows, own.cols) == tensor.shape and own.type == tensor.type
-    if not is_alike or own.packing is not None or not isinstance(own.stored, memoryview):
-        return False
-    return own.stored == tensor.view()
-
-
-def _as_tokens(tensor: SourceTensor, name: str, column: int, vocab_size: int) -> SourceTensor:
-    """Return the token of each row of the head's output, as float32.
-
-    Directories have the distance of a token from its row, GGUF files the token.
-    """
-    kind = tensor.type.name if isinstance(tensor.type, TensorType) else tensor.type
-    if kind not in INTEGERS or len(tensor.shape) != 1:
-        raise ModelFileError(
-            f"{tensor.where}: tensor 'd2t' is {kind} of shape {list(tensor.shape)}; whole numbers"
-            " in one row are needed"
-        )
-    tokens = np.frombuffer(tensor.view(), INTEGERS[kind]).astype(np.int64)
-    if column == HF:
-        tokens = tokens + np.arange(len(tokens))
-    if len(np.unique(tokens)) != len(tokens) or tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise ModelFileError(
-            f"{tensor.where}: tensor 'd2t' names tokens {tokens.min()} to {tokens.max()}; each once"
-            f" and below the model's {vocab_size} are needed"
-        )
-    data = memoryview(tokens.astype("<f4").tobytes())
-    return SourceTensor(tensor.where, (len(tokens),), TensorType.F32, data, lambda: None)

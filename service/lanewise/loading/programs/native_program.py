@@ -163,7 +163,8 @@ class NativeProgram:
         out.mtp = layer.mtp + layer.follows  # 2: a further layer of a head
         if layer.head is not None:
             self._copy(layer.head, out.head)
-            out.head.n_taps, out.head.taps = len(layer.head.taps), layer.head.taps
+            taps = layer.head.taps
+            out.head.n_taps, out.head.taps = len(taps), taps[: len(out.head.taps)]
         if layer.attention is not None:
             self._attention(layer.attention, out.attention)
         if layer.state is not None:
