@@ -91,16 +91,18 @@ static void put_token(const sample* s, size_t t, const float* key, const float* 
             put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
         return;
     }
+    if (kv->latent) {
+        put_latent(kv, head, offset, key);
+        return;
+    }
     const bool packed_key = kv->type == LW_I4, packed_value = kv->type != LW_I8;
     float scale = packed_key ? pack(codes, key, kv->head_dim) : code(codes, key, kv->head_dim, 127);
     memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
     for (size_t d = 0; d < kv->key_dim; ++d)
         if (packed_key)
-            put_half(head + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4, d / 4 % 2,
-                     past(d, kv->head_dim, codes, scale));
+            put_half(packed_key_at(head, offset, d), d / 4 % 2, past(d, kv->head_dim, codes, scale));
         else
-            head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
-                (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
+            put_byte(head, offset, d, d < kv->head_dim ? codes[d] : 0);
     scale = packed_value ? pack(codes, value, kv->result_dim) : code(codes, value, kv->result_dim, 127);
     memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
     for (size_t d = 0; d < lw_value_pairs(kv->value_dim) * 32 && packed_value; ++d) {
@@ -120,7 +122,7 @@ static sample make(void) {
     lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
     if (draw(2)) config.value_dim = 1 + (uint32_t)draw(config.head_dim);
     lw_type type = types[draw(7)];
-    if (!lw_kv_codes(type) && draw(3) == 0) {
+    if (type != LW_I8_I4 && draw(3) == 0) {
         static const uint32_t ranks[] = {32, 96, 512}, turned[] = {6, 16, 64};
         config = (lw_attention_config){
             .n_kv_heads = 1, .head_dim = 96, .latent_rank = ranks[draw(3)], .rope_dim = turned[draw(3)]};
@@ -155,7 +157,7 @@ static sample make(void) {
     }
     s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
-    s.job.brief = kv->type == LW_I8 && draw(2);
+    s.job.brief = kv->type == LW_I8 && !kv->latent && draw(2);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
@@ -202,18 +204,11 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
         for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
+    if (kv->latent) return latent_score(kv, q, head, offset);
     int32_t codes[MAX_DIM], sum = 0;
-    float turned[MAX_DIM];
-    memcpy(turned, q, kv->head_dim * sizeof *q);
-    if (kv->type == LW_I4) {
-        turn_runs(turned, kv->head_dim);
-        for (size_t d = 0; d < kv->head_dim; ++d) turned[d] *= 1.0f / (float)(kv->head_dim & -kv->head_dim);
-    }
-    const float scale = code(codes, turned, kv->head_dim, s->job.brief ? 63 : 16256);
+    const float scale = query_codes(codes, q, kv->head_dim, kv->type == LW_I4, s->job.brief ? 63 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(kv, head, offset, d);
-    float key_scale;
-    memcpy(&key_scale, head + kv->scale_offset + 4 * offset, 4);
-    return (float)sum * (key_scale * scale);
+    return (float)sum * (scale_at(kv, head, offset) * scale);
 }
 
 // Tokens by which the softmax advances.
@@ -237,14 +232,10 @@ static void add_values(const sample* s, softmax* p, const float* probability, si
         }
     }
     if (!lw_kv_codes(kv->type)) return;
-    for (size_t t = first; t < end; ++t) {
-        float scale;
-        memcpy(&scale, values[t] - kv->value_offset + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS),
-               4);
-        weights[t] = probability[t] * scale;
-    }
+    for (size_t t = first; t < end; ++t)
+        weights[t] = probability[t] * scale_at(kv, values[t] - kv->value_offset, LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS);
     const float scale = code(codes, weights, unit_of(s), s->job.brief ? 127 : 16256);
-    for (size_t d = 0; d < kv->head_dim; ++d) {
+    for (size_t d = 0; d < result_dim(s); ++d) {
         int32_t sum = 0;
         for (size_t t = first; t < end; ++t) sum += codes[t] * value_code(kv, values[t], t % LW_BLOCK_TOKENS, d);
         p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
