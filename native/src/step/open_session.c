@@ -328,10 +328,9 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out) {
 
 lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out) {
     if (model == NULL || out == NULL || !lw_is_kv_type(kv_type) || groups_by_window > 1)
-        return lw_fail(
-            LW_ERR_ARGUMENT,
-            "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0), I8 (24), "
-            "I4 (300) or I8_I4 (301), groups_by_window 0 or 1");
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0), I8 (24), "
+                       "I4 (300) or I8_I4 (301), groups_by_window 0 or 1");
     if (model->config.pooled)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_kv_layout: the model is pooled: it has no cache");
     LW_RETURN_IF_FAILED(check_kv_type(model, kv_type));
