@@ -11,7 +11,8 @@ import tiny_models
 import topics
 from lanewise import cli
 from lanewise.commands import compare as compare_module
-from lanewise.commands.compare import kl_divergences, with_front
+from lanewise.commands.compare import with_front
+from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compared import Compared
 
 WORDS = 700
