@@ -86,6 +86,7 @@ def test_every_setting_is_flag_variable_and_key_at_once(settings, config):
         "URL,…": "http://a/b,https://c",
         "NAME=PATH,…": "a=b,c=/d/e=f",
         "NAME,…": "q4_0",
+        "TYPE,…": "int8,q4",
         "NAME or PART=NAME,…": "head=q4_0",
         "JSON": '{"classifier_from_token": ["no", "yes"]}',
     }

@@ -14,7 +14,9 @@ void lw_kv_describe(const lw_attention_config* config, lw_type type, uint32_t n_
     const size_t padded = lw_round_up(head_dim, LW_LANES), key_dim = lw_kv_codes(type) ? padded : head_dim,
                  scales = lw_kv_codes(type) ? 2 * sizeof(float) : 0;
     // Bytes of a token's key and value. Packed values are padded to pairs of lanes.
-    const size_t key_bytes = lw_kv_packs_keys(type) ? key_dim / 2 : key_dim * lw_kv_element(type),
+    // What comes behind the values of a latent row is never packed.
+    const size_t whole = latent ? key_dim - value_dim : 0;
+    const size_t key_bytes = lw_kv_packs_keys(type) ? (key_dim - whole) / 2 + whole : key_dim * lw_kv_element(type),
                  value_bytes = latent                     ? 0
                                : lw_kv_packs_values(type) ? lw_value_pairs(value_dim) * LW_LANES
                                                           : value_dim * lw_kv_element(type);
@@ -107,7 +109,7 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
     bool finite = true;
     write_keys(beside_type(cache->type), head + cache->index_offset, offset, rows.index, rows.n, cache->index_dim,
                cache->index_dim);
-    if (cache->latent) {
+    if (cache->latent && !lw_kv_codes(cache->type)) {
         write_keys(cache->type, head, offset, rows.keys, rows.n, dim, stride);
         return true;
     }
@@ -118,9 +120,9 @@ bool lw_kv_write(const lw_kv_cache* cache, const lw_lane_ops* ops, uint32_t slot
         }
         for (size_t t = 0; lw_kv_codes(cache->type) && t < rows.n; ++t)
             finite &= ops->store_kv(&view, head, offset + t, rows.keys + t * stride,
-                                    rows.values + t * cache->n_kv_heads * of_value);
+                                    cache->latent ? NULL : rows.values + t * cache->n_kv_heads * of_value);
         rows.keys += dim;
-        rows.values += of_value;
+        if (!cache->latent) rows.values += of_value;
     }
     return finite;
 }

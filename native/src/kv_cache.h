@@ -1,7 +1,7 @@
 // The paged cache of keys and values. Each slot (a layer of a group) and block has for each KV head: keys [head_dim][32
 // tokens] (a lane is a token), then values [32 tokens][value_dim] (a lane is a head dimension). With LW_I8, LW_I4 and
 // LW_I8_I4 it has codes and a scale for each token and head (lw_kv_view). Latent attention has only the keys of one
-// head. Behind all heads is what is stored beside them (lw_beside_dim): [values][32 tokens]. Entries of attention to
+// head (codes: attention_latent.inc). Behind all heads is what is stored beside them (lw_beside_dim): [values][32 tokens]. Entries of attention to
 // shared rows have places of their own in blocks: [dimensions][entries of a block], the index entry's dimensions behind
 // the entry's.
 #ifndef LW_KV_CACHE_H

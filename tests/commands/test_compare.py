@@ -11,7 +11,8 @@ import tiny_models
 import topics
 from lanewise import cli
 from lanewise.commands import compare as compare_module
-from lanewise.commands.compare import kl_divergences, with_front
+from lanewise.commands.compare import with_front
+from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compared import Compared
 
 WORDS = 700
@@ -141,6 +142,32 @@ def test_one_model_against_its_own_float_activations(models, text, capsys):
 @pytest.mark.native
 @pytest.mark.slow
 @pytest.mark.usefixtures("library")
+def test_one_model_against_itself_with_other_caches(models, text, capsys):
+    options = ["--caches", "f16,int8,q4", "--kv-cache-dtype", "f16", *OPTIONS]
+    rows = compare(capsys, text, models / "original", *options)["caches"]
+    assert [row["kv_type"] for row in rows] == ["f16", "int8", "q4"]
+    assert [row["token_bytes"] for row in rows] == sorted(
+        (row["token_bytes"] for row in rows), reverse=True
+    )
+    assert rows[0]["kl"] is None
+    assert 0 < rows[1]["kl"] < rows[2]["kl"] < 0.1
+    for row in rows:
+        scored = ["--file", str(text), "--chars", "600", "--context", "64", "--json"]
+        scored += ["--kv-cache-dtype", row["kv_type"]]
+        assert cli.main(["perplexity", str(models / "original"), *scored]) == 0
+        alone = json.loads(capsys.readouterr().out)
+        assert row["positions"] == alone["tokens"]
+        assert row["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-12)
+    some = compare(capsys, text, models / "original", *options, "--after", "40", "--every", "5")
+    windows = [64] * (600 // 63)  # with the start token; the last one is shorter than 40
+    assert some["caches"][0]["positions"] == len(windows) * len(range(40, 63, 5))
+    error = error_of(capsys, models / "original", *options, "--file", text, "--after", "63")
+    assert "--after: 63 with windows of 64 tokens" in error
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
 def test_float_weights_have_float_activations_already(models, text, capsys):
     options = [models / "original", models / "q4_0", "--float-activations", *QUICK]
     report = compare(capsys, text, *options)
@@ -189,6 +216,7 @@ def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch, capsys, 
         (["a"], "MODEL: 1 given; accepted: 2 or more"),
         (["--float-activations"], "MODEL: 0 given; accepted: 1 or more"),
         (["a", "b", "a"], "MODEL: a given twice"),
+        (["--caches", "int8"], "MODEL: 0 given; accepted: 1 or more"),
         (["a", "b", "--picture", "/nowhere/x.png"], "--picture: /nowhere: no such directory"),
         (["a", "b", "--file", "/nowhere/x.txt"], "--file: /nowhere/x.txt: No such file"),
     ],

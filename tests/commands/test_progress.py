@@ -27,6 +27,12 @@ def test_a_step_that_takes_long_does_not_silence_it(capfd, monkeypatch):
             seen += capfd.readouterr().err
 
 
+def test_what_is_tracked_is_counted():
+    with Told("scoring") as bar:
+        done = [bar.tasks[0].completed for _ in bar.track(range(3), description="a model")]
+    assert done == [0, 1, 2]
+
+
 def test_the_time_that_is_left_follows_what_was_done():
     clock = [0.0]
     bar = steps_bar("scoring")

@@ -134,7 +134,7 @@ def test_of_equal_scores_the_first_tokens_are_chosen():
     assert np.abs(found - wanted).max() / np.abs(wanted).max() < 2e-5
 
 
-@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "int8", "q4"])
 def test_cached_and_copied_blocks_have_their_index_keys(kv_type):
     """A text that begins with blocks of another one, or with copies of them, has the same bits."""
     config = config_of(9)

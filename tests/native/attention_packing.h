@@ -92,13 +92,73 @@ static uint8_t* packed_value_at(const lw_kv_view* kv, uint8_t* values, size_t of
     return values + ((offset / 4 * lw_value_pairs(kv->value_dim) + d / 32) * 16 + d % 16) * 4 + offset % 4;
 }
 
+// What queries are multiplied with: a part of one, which is turned if its keys are, as codes.
+static float query_codes(int32_t* codes, const float* q, size_t n, bool turned, float peak) {
+    float x[MAX_DIM];
+    memcpy(x, q, n * sizeof *q);
+    if (turned) turn_runs(x, n);
+    for (size_t d = 0; d < n && turned; ++d) x[d] *= 1.0f / (float)(n & -n);
+    return code(codes, x, n, peak);
+}
+
+static float scale_at(const lw_kv_view* kv, const uint8_t* head, size_t place) {
+    float scale;
+    memcpy(&scale, head + kv->scale_offset + 4 * place, 4);
+    return scale;
+}
+
+static void put_byte(uint8_t* keys, size_t offset, size_t d, int32_t code) {
+    keys[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] = (uint8_t)(code + LW_KEY_BIAS);
+}
+
+static int32_t byte_code(const uint8_t* keys, size_t offset, size_t d) {
+    return (int8_t)(uint8_t)(keys[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] - LW_KEY_BIAS);
+}
+
+static uint8_t* packed_key_at(uint8_t* keys, size_t offset, size_t d) {
+    return keys + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4;
+}
+
+// A latent row (attention_latent.inc): its first values, turned, with the second scales; then the rest.
+static void put_latent(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* row) {
+    const size_t first = kv->value_dim, rest = kv->head_dim - first;
+    uint8_t* const behind = head + LW_BLOCK_TOKENS * (kv->type == LW_I4 ? first / 2 : first);
+    int32_t codes[MAX_DIM];
+    float x[MAX_DIM];
+    memcpy(x, row, first * sizeof *x);
+    if (kv->type != LW_I4) turn_runs(x, first);
+    float scale = kv->type == LW_I4 ? pack(codes, x, first) : code(codes, x, first, 127);
+    memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
+    for (size_t d = 0; d < first; ++d)
+        if (kv->type == LW_I4)
+            put_half(packed_key_at(head, offset, d), d / 4 % 2, codes[d]);
+        else
+            put_byte(head, offset, d, codes[d]);
+    scale = code(codes, row + first, rest, 127);
+    memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
+    for (size_t d = 0; d < kv->key_dim - first; ++d) put_byte(behind, offset, d, d < rest ? codes[d] : 0);
+}
+
 static int32_t key_code(const lw_kv_view* kv, const uint8_t* head, size_t offset, size_t d) {
-    if (kv->type == LW_I4) return numbers[head[d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] >> d / 4 % 2 * 4 & 15];
-    const uint8_t byte = head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4];
-    return (int8_t)(uint8_t)(byte - LW_KEY_BIAS);
+    if (kv->type == LW_I4) return numbers[*packed_key_at((uint8_t*)head, offset, d) >> d / 4 % 2 * 4 & 15];
+    return byte_code(head, offset, d);
+}
+
+static float latent_score(const lw_kv_view* kv, const float* q, const uint8_t* head, size_t offset) {
+    const size_t first = kv->value_dim, rest = kv->head_dim - first;
+    const uint8_t* const behind = head + LW_BLOCK_TOKENS * (kv->type == LW_I4 ? first / 2 : first);
+    int32_t codes[MAX_DIM], sum = 0;
+    float scale = query_codes(codes, q, first, true, 16256);
+    for (size_t d = 0; d < first; ++d) sum += codes[d] * key_code(kv, head, offset, d);
+    const float score = (float)sum * (scale_at(kv, head, LW_BLOCK_TOKENS + offset) * scale);
+    scale = query_codes(codes, q + first, rest, false, 16256);
+    sum = 0;
+    for (size_t d = 0; d < rest; ++d) sum += codes[d] * byte_code(behind, offset, d);
+    return fmaf((float)sum, scale_at(kv, head, offset) * scale, score);
 }
 
 static int32_t value_code(const lw_kv_view* kv, const uint8_t* values, size_t offset, size_t d) {
+    if (kv->latent) return key_code(kv, values - kv->value_offset, offset, d);
     if (kv->type != LW_I8) return numbers[*packed_value_at(kv, (uint8_t*)values, offset, d) >> d / 16 % 2 * 4 & 15];
     return (int8_t)values[(offset / 4 * kv->value_dim + d) * 4 + offset % 4];
 }

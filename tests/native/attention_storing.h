@@ -17,7 +17,9 @@ static bool stores_alike(const sample* s, const lw_lane_ops* ops) {
     put_token(&defined, offset, key, value);
     bool alike = ops->store_kv(&s->job.kv, got, offset, key, value) &&
                  memcmp(got, defined.cache + (head - s->cache), s->job.kv.head_bytes) == 0;
-    value[s->job.kv.result_dim - 1] = draw(2) ? NAN : -INFINITY;
+    float* const last =
+        s->job.kv.latent ? &key[draw(2) ? s->job.kv.head_dim - 1 : 0] : &value[s->job.kv.result_dim - 1];
+    *last = draw(2) ? NAN : -INFINITY;
     alike &= !ops->store_kv(&s->job.kv, got, offset, key, value);
     free(got);
     free(defined.cache);

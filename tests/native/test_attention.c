@@ -1,7 +1,8 @@
 // Attention of every level against its definition, written here token by token and bit for bit.
 //
 // Shapes are drawn at random: contexts across several splits of 1024 tokens, windows, groups of query heads, head
-// sizes that are no multiple of a vector, f16, f32 and int8 caches, scattered blocks, unwritten tokens that hold NaN. Each job
+// sizes that are no multiple of a vector, every type of cache, latent rows, also of chosen tokens, scattered blocks, unwritten
+// tokens that hold NaN. Each job
 // is done whole, in splits, the last one first, and in two stages, in which some heads and dimensions are a job.
 #include <math.h>
 #include <stdbool.h>
@@ -29,10 +30,10 @@ static float uniform(void) { return (float)draw(1 << 24) * 0x1p-23f - 1.0f; }
 
 typedef struct sample {
     lw_attention_job job;
-    size_t context, kv_heads;
+    size_t context, kv_heads, n_chosen;
     uint8_t* cache;
     float *q, *out;
-    uint32_t blocks[MAX_BLOCKS];
+    uint32_t blocks[MAX_BLOCKS], chosen[MAX_BLOCKS * LW_BLOCK_TOKENS];
     bool falls, changes;  // scores with the distance, by it
     float slopes[9];
     float distances[9 * (2 * MAX_REACH + 1)];
@@ -66,6 +67,9 @@ static uint8_t* head_at(const sample* s, size_t block) {
     return s->cache + s->blocks[block] * s->job.kv.block_bytes + s->job.kv_head * s->job.kv.head_bytes;
 }
 
+// Where the n-th token that a query may see lies.
+static size_t place_of(const sample* s, size_t n) { return s->job.chosen != NULL ? s->chosen[n] : n; }
+
 // Codes with `peak` for the largest magnitude; returns their scale.
 static float code(int32_t* codes, const float* x, size_t n, float peak) {
     float largest = 0;
@@ -91,16 +95,18 @@ static void put_token(const sample* s, size_t t, const float* key, const float* 
             put(s, offset * kv->value_dim + d, head + kv->value_offset, value[d]);
         return;
     }
+    if (kv->latent) {
+        put_latent(kv, head, offset, key);
+        return;
+    }
     const bool packed_key = kv->type == LW_I4, packed_value = kv->type != LW_I8;
     float scale = packed_key ? pack(codes, key, kv->head_dim) : code(codes, key, kv->head_dim, 127);
     memcpy(head + kv->scale_offset + 4 * offset, &scale, 4);
     for (size_t d = 0; d < kv->key_dim; ++d)
         if (packed_key)
-            put_half(head + d / 8 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4, d / 4 % 2,
-                     past(d, kv->head_dim, codes, scale));
+            put_half(packed_key_at(head, offset, d), d / 4 % 2, past(d, kv->head_dim, codes, scale));
         else
-            head[d / 4 * 4 * LW_BLOCK_TOKENS + 4 * offset + d % 4] =
-                (uint8_t)((d < kv->head_dim ? codes[d] : 0) + LW_KEY_BIAS);
+            put_byte(head, offset, d, d < kv->head_dim ? codes[d] : 0);
     scale = packed_value ? pack(codes, value, kv->result_dim) : code(codes, value, kv->result_dim, 127);
     memcpy(head + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + offset), &scale, 4);
     for (size_t d = 0; d < lw_value_pairs(kv->value_dim) * 32 && packed_value; ++d) {
@@ -120,7 +126,7 @@ static sample make(void) {
     lw_attention_config config = {.n_kv_heads = (uint32_t)s.kv_heads, .head_dim = dims[draw(7)]};
     if (draw(2)) config.value_dim = 1 + (uint32_t)draw(config.head_dim);
     lw_type type = types[draw(7)];
-    if (!lw_kv_codes(type) && draw(3) == 0) {
+    if (type != LW_I8_I4 && draw(3) == 0) {
         static const uint32_t ranks[] = {32, 96, 512}, turned[] = {6, 16, 64};
         config = (lw_attention_config){
             .n_kv_heads = 1, .head_dim = 96, .latent_rank = ranks[draw(3)], .rope_dim = turned[draw(3)]};
@@ -133,8 +139,11 @@ static sample make(void) {
     s.job.n_tokens = draw(3) == 0 ? 1 : 1 + draw(MAX_ROWS / s.job.group);
     s.context = s.job.n_tokens + draw(draw(2) ? 100 : MAX_BLOCKS * LW_BLOCK_TOKENS - MAX_ROWS);
     s.job.first_position = s.context - s.job.n_tokens;
+    for (size_t t = 0; kv->latent && s.job.n_tokens == 1 && t < s.context; ++t)
+        if (draw(3) == 0) s.chosen[s.n_chosen++] = (uint32_t)t;
+    if (s.n_chosen > 0) s.job.first_position = s.n_chosen - 1;
     s.job.window = draw(3) == 0 ? 1 + draw(s.context + 10) : 0;
-    if (draw(2)) {  // both ways
+    if (s.n_chosen == 0 && draw(2)) {  // both ways
         s.job.length = s.context;
         s.job.first_position = draw(s.context - s.job.n_tokens + 1);
     }
@@ -155,7 +164,7 @@ static sample make(void) {
     }
     s.job.softcap = draw(3) == 0 ? 0.5f + (float)draw(8) : 0;
     s.job.kv_head = draw(s.kv_heads);
-    s.job.brief = kv->type == LW_I8 && draw(2);
+    s.job.brief = kv->type == LW_I8 && !kv->latent && draw(2);
     s.cache = allocate(MAX_BLOCKS * kv->block_bytes);
     kv->base = s.cache;
     for (uint32_t i = 0; i < MAX_BLOCKS; ++i) s.blocks[i] = i * 37 % MAX_BLOCKS;
@@ -202,18 +211,11 @@ static float score_of(const sample* s, const float* q, const uint8_t* head, size
         for (size_t d = 0; d < kv->head_dim; ++d) score = fmaf(q[d], get(s, d * LW_BLOCK_TOKENS + offset, head), score);
         return score;
     }
+    if (kv->latent) return latent_score(kv, q, head, offset);
     int32_t codes[MAX_DIM], sum = 0;
-    float turned[MAX_DIM];
-    memcpy(turned, q, kv->head_dim * sizeof *q);
-    if (kv->type == LW_I4) {
-        turn_runs(turned, kv->head_dim);
-        for (size_t d = 0; d < kv->head_dim; ++d) turned[d] *= 1.0f / (float)(kv->head_dim & -kv->head_dim);
-    }
-    const float scale = code(codes, turned, kv->head_dim, s->job.brief ? 63 : 16256);
+    const float scale = query_codes(codes, q, kv->head_dim, kv->type == LW_I4, s->job.brief ? 63 : 16256);
     for (size_t d = 0; d < kv->head_dim; ++d) sum += codes[d] * key_code(kv, head, offset, d);
-    float key_scale;
-    memcpy(&key_scale, head + kv->scale_offset + 4 * offset, 4);
-    return (float)sum * (key_scale * scale);
+    return (float)sum * (scale_at(kv, head, offset) * scale);
 }
 
 // Tokens by which the softmax advances.
@@ -225,28 +227,28 @@ static void add_values(const sample* s, softmax* p, const float* probability, si
                        float shrink) {
     const lw_kv_view* kv = &s->job.kv;
     const uint8_t* values[MAX_UNIT];  // of the block of each token
+    size_t offset[MAX_UNIT];          // in the block
     float weights[MAX_UNIT] = {0};
     int32_t codes[MAX_UNIT];
-    for (size_t t = first; t < end; ++t) values[t] = head_at(s, (base + t) / LW_BLOCK_TOKENS) + kv->value_offset;
+    for (size_t t = first; t < end; ++t) {
+        values[t] = head_at(s, place_of(s, base + t) / LW_BLOCK_TOKENS) + kv->value_offset;
+        offset[t] = place_of(s, base + t) % LW_BLOCK_TOKENS;
+    }
     for (size_t d = 0; d < result_dim(s) && !lw_kv_codes(kv->type); ++d) {
         p->values[d] *= shrink;
         for (size_t t = first; t < end; ++t) {
-            const float value = kv->latent ? get(s, d * LW_BLOCK_TOKENS + t, values[t] - kv->value_offset)
-                                           : get(s, t * kv->value_dim + d, values[t]);
+            const float value = kv->latent ? get(s, d * LW_BLOCK_TOKENS + offset[t], values[t] - kv->value_offset)
+                                           : get(s, offset[t] * kv->value_dim + d, values[t]);
             p->values[d] = fmaf(probability[t], value, p->values[d]);
         }
     }
     if (!lw_kv_codes(kv->type)) return;
-    for (size_t t = first; t < end; ++t) {
-        float scale;
-        memcpy(&scale, values[t] - kv->value_offset + kv->scale_offset + 4 * (LW_BLOCK_TOKENS + t % LW_BLOCK_TOKENS),
-               4);
-        weights[t] = probability[t] * scale;
-    }
+    for (size_t t = first; t < end; ++t)
+        weights[t] = probability[t] * scale_at(kv, values[t] - kv->value_offset, LW_BLOCK_TOKENS + offset[t]);
     const float scale = code(codes, weights, unit_of(s), s->job.brief ? 127 : 16256);
-    for (size_t d = 0; d < kv->head_dim; ++d) {
+    for (size_t d = 0; d < result_dim(s); ++d) {
         int32_t sum = 0;
-        for (size_t t = first; t < end; ++t) sum += codes[t] * value_code(kv, values[t], t % LW_BLOCK_TOKENS, d);
+        for (size_t t = first; t < end; ++t) sum += codes[t] * value_code(kv, values[t], offset[t], d);
         p->values[d] = fmaf((float)sum, scale, p->values[d] * shrink);
     }
 }
@@ -278,7 +280,8 @@ static void step_unit(const sample* s, softmax* p, const float* q, size_t first,
     const size_t unit = unit_of(s), base = first / unit * unit;
     float probability[MAX_UNIT] = {0}, largest = p->largest;
     for (size_t t = first - base; t < end - base; ++t) {
-        probability[t] = score_of(s, q, head_at(s, (base + t) / LW_BLOCK_TOKENS), t % LW_BLOCK_TOKENS);
+        const size_t place = place_of(s, base + t);
+        probability[t] = score_of(s, q, head_at(s, place / LW_BLOCK_TOKENS), place % LW_BLOCK_TOKENS);
         if (s->job.softcap > 0) probability[t] = capped(probability[t], s->job.softcap);
         const ptrdiff_t distance = (ptrdiff_t)(base + t) - (ptrdiff_t)query_place;
         if (s->falls) probability[t] = fmaf(-query_slope, fabsf((float)distance), probability[t]);
@@ -414,6 +417,7 @@ int main(int argc, char** argv) {
     for (unsigned long i = 0; i < samples; ++i) {
         sample s = make();
         s.job.blocks = s.blocks;
+        s.job.chosen = s.n_chosen > 0 ? s.chosen : NULL;
         s.job.slopes = s.falls ? s.slopes : NULL;
         s.job.distances = s.changes ? s.distances : NULL;
         s.job.scratch = allocate(sizeof(float) * lw_attention_scratch_floats(s.job.n_tokens, s.job.group,

@@ -34,6 +34,8 @@ static void fill_coded(lw_format f, size_t cols, uint8_t* data) {
         make_finite(s + p.scales, p.segment_bytes - p.scales);
     for (uint8_t* s = data + p.segments; s < data + p.bytes && f.scale == LW_SCALE_E8M0; s += p.segment_bytes)
         for (size_t i = p.scales; i < p.segment_bytes; ++i) s[i] = 100 + s[i] % 40;
+    for (uint8_t* s = data + p.segments; s < data + p.bytes && f.scale == LW_SCALE_E4M3; s += p.segment_bytes)
+        for (size_t i = p.scales; i < p.segment_bytes; ++i) s[i] = 40 + s[i] % 24;
 }
 
 static void fill(const lw_matrix* w, uint8_t* data) {
@@ -56,8 +58,8 @@ static void fill(const lw_matrix* w, uint8_t* data) {
 static int list(char** rows) {
     // Only some of the coded types, with different ways to decode, and only for one row and for many, where it matters
     // most.
-    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K, LW_F32,     LW_F16, LW_BF16, LW_Q4_K,
-                                    LW_CB2,  LW_CB4,  LW_T2,   LW_Q4_G128, LW_FP6, LW_W8A8};
+    static const lw_type types[] = {LW_Q4_0, LW_Q8_0, LW_Q6_K,    LW_F32, LW_F16,  LW_BF16,  LW_Q4_K, LW_CB2,
+                                    LW_CB4,  LW_T2,   LW_Q4_G128, LW_FP6, LW_W8A8, LW_MXFP4, LW_FP4,  LW_Q2_G64};
     for (; *rows; ++rows)
         for (int level = LW_LEVEL_NEON; level < LW_LEVEL_COUNT; ++level)
             for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {

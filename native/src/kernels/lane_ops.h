@@ -12,13 +12,14 @@
 
 #include "kernels/kernel.h"
 
-enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512 };
+enum { LW_LANES = 16, LW_MAX_HEAD_DIM = 512, LW_MAX_LATENT_RANK = 1024 };
 
 // The keys and values of one KV head in one block of the cache: keys [head_dim][32 tokens], values [32
 // tokens][value_dim]. LW_I8: keys [key_dim / 4][32 tokens][4], values [32 / 4 tokens][value_dim][4 tokens], then f32
 // scales of the keys [32] and of the values [32]. LW_I4 packs both to halves of bytes, LW_I8_I4 the values
 // (attention_packed.inc): keys [key_dim / 8][32 tokens][4], values [32 / 4 tokens][lw_value_pairs][16][4]. Latent: the values are the keys' first value_dim dimensions and are
-// not stored again.
+// not stored again; the codes of the dimensions behind them have 8 bits and scales of their own, which come before
+// those of the first ones (attention_latent.inc).
 typedef struct lw_kv_view {
     const uint8_t* base;  // start of the layer's cache
     size_t block_bytes;   // from one block of the layer to the next
@@ -32,7 +33,7 @@ typedef struct lw_kv_view {
     // all heads. Beside codes they are LW_F16.
     size_t index_dim, index_offset;  // 0 = none
     lw_type type;                    // LW_F32, LW_F16, LW_I8, LW_I4 or LW_I8_I4
-    bool latent;                     // latent attention; never codes, and value_dim is a multiple of LW_LANES
+    bool latent;                     // latent attention; value_dim is a multiple of 32
 } lw_kv_view;
 
 // Number of values of a key, and of a head's result before LW_LATENT_VALUES.
@@ -48,9 +49,19 @@ static inline bool lw_kv_codes(lw_type type) { return type == LW_I8 || type == L
 static inline bool lw_kv_packs_keys(lw_type type) { return type == LW_I4; }
 static inline bool lw_kv_packs_values(lw_type type) { return type == LW_I4 || type == LW_I8_I4; }
 
+// Whether values lie turned in the cache (lw_lane_ops.turn), so that results have to be turned back.
+static inline bool lw_kv_turns_values(lw_type type, bool latent) {
+    return lw_kv_packs_values(type) || (latent && lw_kv_codes(type));
+}
+
 // Packed values of four tokens are so many times 16 dimensions in the low halves of bytes and the next 16 in the high
 // ones.
 static inline size_t lw_value_pairs(size_t value_dim) { return (value_dim + 2 * LW_LANES - 1) / (2 * LW_LANES); }
+
+// Codes of latent rows: from a block's head to the codes of the dimensions behind the values.
+static inline size_t lw_latent_rest(const lw_kv_view* kv) {
+    return LW_BLOCK_TOKENS * (lw_kv_packs_keys(kv->type) ? kv->value_dim / 2 : kv->value_dim);
+}
 
 // Length of the runs in which a head of n values is turned (lw_lane_ops.turn): the largest power of two that divides n.
 static inline size_t lw_turn_size(size_t n) { return n & -n; }
@@ -213,7 +224,7 @@ typedef struct lw_lane_ops {
     // x, n values of one head, becomes its Walsh-Hadamard transform in runs of lw_turn_size(n), times `factor`.
     void (*turn)(float* x, size_t n, float factor);
     // Codes: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block; `head`
-    // is the head's part of the block. Returns false when a value, or a turned one where those are coded, is not
+    // is the head's part of the block. Of a latent row, `value` is not read. Returns false when a value, or a turned one where those are coded, is not
     // finite.
     bool (*store_kv)(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* key, const float* value);
     void (*attention)(const lw_attention_job* job);

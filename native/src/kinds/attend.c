@@ -357,7 +357,7 @@ static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_t
     return complete;
 }
 
-// The results of packed values are turned, as the values are: turns columns first .. first + n - 1 of a tile's results
+// Results of values that lie turned in the cache are turned, as they are: turns columns first .. first + n - 1 of a tile's results
 // back.
 static void turn_back(lw_worker* w, const lw_attention_config* c, const lw_activations* x, const lw_tile* tile,
                       size_t first, size_t n) {
@@ -384,7 +384,8 @@ void lw_attend(lw_worker* w, uint32_t index, lw_attended of) {
         const lw_tile* tile = &tiling->tiles[tiling->n - 1 - item / of_tile];
         const size_t head = item % of_tile / lw_parts_of(tiling), part = item % lw_parts_of(tiling);
         if (!attend_part(w, index, of, tile, head, part)) continue;
-        if (lw_kv_packs_values(w->s->kv_of[index].type)) turn_back(w, c, &x, tile, head * cols.out, cols.out);
+        if (lw_kv_turns_values(w->s->kv_of[index].type, w->s->kv_of[index].latent))
+            turn_back(w, c, &x, tile, head * cols.out, cols.out);
         if (c->output_gate && c->latent_rank == 0) pass_gates(w, layer, tile, head * cols.out, cols.out);
         if (of.finish != NULL)
             of.finish(w, layer, (lw_rows){tile->first_row, tile->n_tokens}, head * cols.group, cols.group);

@@ -14,7 +14,7 @@ static lw_status check_latent(const lw_model_config* model, uint32_t layer) {
     const lw_attention_config* c = &model->layers[layer].attention;
     const lw_place at = lw_place_of_layer(layer, "");
     if (c->shared_rows) return LW_OK;  // checked in shared.c
-    LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, model->pooled ? 0 : 1024));
+    LW_RETURN_IF_FAILED(lw_check_range(&at, "latent_rank", c->latent_rank, 0, model->pooled ? 0 : LW_MAX_LATENT_RANK));
     const bool latent = c->latent_rank > 0;
     LW_RETURN_IF_FAILED(lw_check_range(&at, "rope_dim", c->rope_dim, latent ? 2 : 0, latent ? c->head_dim - 1 : 0));
     const uint32_t most = latent ? 1024 : c->values_are_keys ? 0 : c->head_dim;

@@ -216,14 +216,20 @@ static lw_status check_states(const lw_model* model, uint32_t n_states, uint32_t
 }
 
 static lw_status check_kv_type(const lw_model* model, lw_type kv_type) {
+    const char* name = kv_type == LW_I8 ? "int8" : kv_type == LW_I4 ? "q4" : "k8v4";
     for (uint32_t i = 0; lw_kv_codes(kv_type) && i < model->config.n_layers; ++i) {
         const lw_attention_config* c = &model->layers[i].config.attention;
-        const bool by_distance = c->alibi || c->distances;
-        if (by_distance || c->latent_rank > 0 || c->shared_rows)
-            return lw_fail(LW_ERR_ARGUMENT, "session: kv_type %d, must be F16 (1) or F32 (0) where %s", (int)kv_type,
-                           by_distance      ? "scores change by distance"
-                           : c->shared_rows ? "rows are shared"
-                                            : "attention is latent");
+        const char* why = c->alibi || c->distances ? "scores change by distance"
+                          : c->shared_rows         ? "rows are shared with the entries made of them"
+                                                   : NULL;
+        if (why != NULL)
+            return lw_fail(LW_ERR_ARGUMENT, "kv_type is %d (%s), must be F16 (1, f16) or F32 (0, f32): in layer %u %s",
+                           (int)kv_type, name, i, why);
+        if (c->latent_rank > 0 && lw_kv_packs_values(kv_type) != lw_kv_packs_keys(kv_type))
+            return lw_fail(LW_ERR_ARGUMENT,
+                           "kv_type is %d (%s), must be I8 (24, int8), I4 (300, q4), F16 (1, f16) or F32 (0, f32): in "
+                           "layer %u one latent row is key and value",
+                           (int)kv_type, name, i);
     }
     return LW_OK;
 }
@@ -322,12 +328,12 @@ lw_status lw_session_counters(lw_session* session, lw_counters* out) {
 
 lw_status lw_model_kv_layout(const lw_model* model, lw_type kv_type, uint32_t groups_by_window, lw_kv_layout* out) {
     if (model == NULL || out == NULL || !lw_is_kv_type(kv_type) || groups_by_window > 1)
-        return lw_fail(
-            LW_ERR_ARGUMENT,
-            "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0) or I8 (24), "
-            "groups_by_window 0 or 1");
+        return lw_fail(LW_ERR_ARGUMENT,
+                       "lw_model_kv_layout: model and out must not be NULL, kv_type must be F16 (1), F32 (0), I8 (24), "
+                       "I4 (300) or I8_I4 (301), groups_by_window 0 or 1");
     if (model->config.pooled)
         return lw_fail(LW_ERR_ARGUMENT, "lw_model_kv_layout: the model is pooled: it has no cache");
+    LW_RETURN_IF_FAILED(check_kv_type(model, kv_type));
     const lw_kv_groups groups = lw_group_layers(model, kv_type, groups_by_window != 0, NULL);
     const uint64_t slot_bytes = lw_kv_bytes(lw_largest_kv(model, kv_type), kv_type);
     *out = (lw_kv_layout){.block_bytes = slot_bytes * groups.n_slots,

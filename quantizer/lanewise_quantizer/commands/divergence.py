@@ -13,7 +13,8 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from lanewise.commands.compare import kl_divergences, read_logits
+from lanewise.commands.compare import read_logits
+from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.perplexity import run_group
 from lanewise.commands.progress import steps_bar
 from lanewise.host import format_size, memory_limit

@@ -14,6 +14,8 @@ int8 activations cost it.
 With ``--chat`` each model answers forty bundled prompts greedily, through its chat template; with
 ``--tasks`` a server of each is scored by lm-eval.
 
+With ``--caches`` one model is compared with itself: see ``compare_caches``.
+
 Models that make vectors are compared by those of a text's sentences: see ``compare_vectors``.
 
 A model is on the Pareto front when no other one is as small or smaller and as good or better by
@@ -32,9 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from lanewise.commands import compare_vectors
+from lanewise.commands import compare_caches, compare_vectors
 from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
+from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compare_picture import check_picture, draw
 from lanewise.commands.compare_tasks import check_program, task_scores
 from lanewise.commands.compared import Compared, print_whole
@@ -85,6 +88,9 @@ def run(settings: CompareSettings) -> None:
     if compare_vectors.makes_vectors(models[0]):
         compare_vectors.run(models, settings, text)
         return
+    if settings.caches:
+        compare_caches.run(models, settings, text)
+        return
     if settings.load_as:
         raise SettingsError("--load-as: accepted for models that make vectors, the first does not")
     with tempfile.TemporaryFile(prefix="lanewise-compare-") as logits:
@@ -117,7 +123,8 @@ def models_of(settings: CompareSettings) -> list[str]:
     models = list(settings.models)
     if settings.model is not None:
         models = [settings.model, *(model for model in models if model != settings.model)]
-    least = 1 if settings.float_activations or settings.load_as else 2
+    alone = settings.float_activations or settings.load_as or settings.caches
+    least = 1 if alone else 2
     if len(models) < least:
         accepted = f"{least} or more, the original first"
         raise SettingsError(f"MODEL: {len(models)} given; accepted: {accepted}")
@@ -260,22 +267,6 @@ def read_logits(logits: IO[bytes], like: Floats) -> Floats:
             " accepted: models with one vocabulary"
         )
     return np.frombuffer(data, "<f4").reshape(like.shape)
-
-
-def kl_divergences(expected: Floats, found: Floats) -> list[float]:
-    """The divergence of each row's distribution from the expected one, in nats, in float64."""
-    out = []
-    for p_row, q_row in zip(expected, found, strict=True):  # one at a time: rows can be wide
-        log_p, log_q = _log_softmax(p_row), _log_softmax(q_row)
-        out.append(float((np.exp(log_p) * (log_p - log_q)).sum()))
-    return out
-
-
-def _log_softmax(logits: Floats) -> NDArray[np.float64]:
-    values = logits.astype(np.float64)
-    values -= values.max()
-    out: NDArray[np.float64] = values - np.log(np.exp(values).sum())
-    return out
 
 
 def sizes_of(checkpoint: Checkpoint) -> tuple[int, int]:

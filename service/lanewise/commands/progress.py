@@ -39,6 +39,7 @@ class Told(Progress):
             console=console,
             transient=True,
             disable=not console.is_terminal,
+            auto_refresh=console.is_terminal,  # else `track` would count in a thread that ends at once
         )
 
     def start(self) -> None:

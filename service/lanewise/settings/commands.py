@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lanewise.settings.kinds import (
     ABOVE_0,
     BITS,
+    CACHES,
     COUNTS,
     DAY,
     KEYS,
@@ -130,6 +131,13 @@ class CompareSettings(TextSettings):
         "models that make vectors: also the first as it is when held in these types, as with"
         " --weights",
     )
+    caches: tuple[str, ...] = knob(
+        (), CACHES, "compare one MODEL with itself, its keys and values cached in these types"
+    )
+    after: int = knob(
+        0, integer(0), "--caches: score positions of a window that have so many tokens before them"
+    )
+    every: int = knob(1, integer(1), "--caches: score one of so many positions")
     sentences: int = knob(
         1000, integer(1, 10000), "models that make vectors: sentences of the text to compare by"
     )

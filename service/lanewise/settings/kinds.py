@@ -53,6 +53,12 @@ def choice(*names: str) -> Kind:
     return Kind(_checked(parse, names.__contains__), " | ".join(names), "NAME")
 
 
+CACHES = Kind(
+    choice("f16", "f32", "int8", "k8v4", "q4").parse,
+    "f16, f32, int8, k8v4 and q4, commas between",
+    "TYPE,…",
+    is_list=True,
+)
 LOADED_AS = Kind(choice("q8_0", "q4_0").parse, "q8_0 and q4_0, commas between", "NAME,…", True)
 
 _UNITS = {"": 1, "b": 1}
