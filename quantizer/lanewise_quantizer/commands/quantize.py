@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,6 +50,7 @@ from lanewise_quantizer.commands.plan import (
     HEADS,
     Target,
     bytes_asked,
+    is_kept,
     kinds_of,
     plan,
     plan_as,
@@ -59,11 +61,14 @@ from lanewise_quantizer.commands.stream import Job, check_done, stream
 from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.commands.towers import check_tower, write_tower
 from lanewise_quantizer.fit.forward import check_computable
+from lanewise_quantizer.fit.outliers import EvenedOut, evened_out
+from lanewise_quantizer.fit.source import Source
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
 # Where nothing is asked for: nats, and the format of models whose losses are not measured.
 GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
+SPARED, NAMED = 1.5, 5  # times as many bits as usual; matrices that are named
 MEASURED_WEIGHTS = 4e9  # of larger models losses are measured only if asked for
 
 
@@ -96,6 +101,7 @@ def run(settings: QuantizeSettings) -> None:
         ids = None
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
+        evened = None if ids is None else even_out(checkpoint)
         targets = planned(checkpoint, settings, ids, most_bytes)
         for sentence in replaced(targets):
             warn(sentence)
@@ -119,6 +125,7 @@ def run(settings: QuantizeSettings) -> None:
                 fitting,
                 file.offsets,
                 partial.weights,
+                evened,
             )
             write(checkpoint, targets, file, job, partial, threads_of(settings), ids)
             if isinstance(file, GgufPlan):
@@ -133,6 +140,8 @@ def run(settings: QuantizeSettings) -> None:
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
     print(summary(output, targets, file.size), flush=True)
+    if settings.format is None and (more := spared(targets)) is not None:
+        print(more, flush=True)
     if settings.check_tokens:
         print(divergence_line(source, output, settings.check_tokens, threads_of(settings)))
 
@@ -155,6 +164,16 @@ def settled(
         warn(f"--format {DEFAULT_FORMAT}: {why}")
         return replace(settings, format=DEFAULT_FORMAT), None
     return replace(settings, target_kl=GOOD_KL), memory_limit().n_bytes // 2
+
+
+def even_out(checkpoint: Checkpoint) -> EvenedOut | None:
+    """Have inputs that stand out evened out, and say so; None where none do."""
+    evened = evened_out(Source(checkpoint))
+    if not evened.inputs:
+        return None
+    print(evened, file=sys.stderr)
+    evened.applied_to(checkpoint)
+    return evened
 
 
 def planned(
@@ -283,3 +302,16 @@ def summary(output: Path, targets: Sequence[Target], size: int) -> str:
     if asked != size:
         bits += f" ({8 * asked / weights:.3f} in the types asked for)"
     return f"{output}: {format_size(size)}, {bits}: {kinds}"
+
+
+def spared(targets: Sequence[Target]) -> str | None:
+    """Return which matrices got far more bits than most, because they lose most; None: none did."""
+    chosen = [target for target in targets if target.is_matrix and not is_kept(target.source)]
+    usual = sum(t.n_bytes for t in chosen) / sum(t.source.rows * t.source.cols for t in chosen)
+    more = [t for t in chosen if t.n_bytes > SPARED * usual * t.source.rows * t.source.cols]
+    if not more:
+        return None
+    more.sort(key=lambda t: -t.row_bytes / t.source.cols)
+    names = [f"{target.name} {target.type}" for target in more[:NAMED]]
+    rest = f" and {len(more) - NAMED} more" if len(more) > NAMED else ""
+    return f"spared, for they lose most: {', '.join(names)}{rest}"
