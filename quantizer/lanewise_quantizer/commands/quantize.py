@@ -37,7 +37,7 @@ from lanewise_quantizer.commands.calibrated import (
     chosen_text,
     has_one_scale,
 )
-from lanewise_quantizer.commands.divergence import divergence_line
+from lanewise_quantizer.commands.divergence import divergence_lines
 from lanewise_quantizer.commands.files import (
     GgufPlan,
     WeightsFile,
@@ -143,7 +143,25 @@ def run(settings: QuantizeSettings) -> None:
     if settings.format is None and (more := spared(targets)) is not None:
         print(more, flush=True)
     if settings.check_tokens:
-        print(divergence_line(source, output, settings.check_tokens, threads_of(settings)))
+        threads = threads_of(settings)
+
+        def as_gguf(file: Path) -> Path:
+            return source if source.is_file() else write_floats(source, file, threads)
+
+        for line in divergence_lines(source, output, settings.check_tokens, threads, as_gguf):
+            print(line, flush=True)
+
+
+def write_floats(source: Path, output: Path, threads: int) -> Path:
+    """Write a model as a GGUF file of float32, for programs that read no other; returns it."""
+    with open_source(source) as checkpoint:
+        targets = plan(checkpoint, "f32", "f32", to_gguf=True)
+        file, none = gguf_plan(checkpoint, targets), Fitting({})
+        with PartialOutput(output, GGUF_WEIGHTS, {"source": str(source)}, file.size) as partial:
+            to = kinds_of(targets), True, none, file.offsets, partial.weights
+            write(checkpoint, targets, file, Job(checkpoint.path, *to), partial, threads, None)
+            partial.finish_file()
+    return output
 
 
 def settled(
