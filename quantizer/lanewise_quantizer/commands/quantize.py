@@ -18,6 +18,7 @@ from lanewise.commands.progress import work_bar
 from lanewise.host import format_size, memory_limit
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.formats import VECTOR_TYPES
+from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES, is_vector
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.packed_checkpoint import WEIGHTS
 from lanewise.loading.writing.packed_writer import (
@@ -45,9 +46,10 @@ from lanewise_quantizer.commands.files import (
     safetensors_header,
     safetensors_plan,
 )
-from lanewise_quantizer.commands.partial_output import PartialOutput
+from lanewise_quantizer.commands.partial_output import PartialOutput, plan_begun
 from lanewise_quantizer.commands.plan import (
     HEADS,
+    Kinds,
     Target,
     bytes_asked,
     is_kept,
@@ -102,7 +104,7 @@ def run(settings: QuantizeSettings) -> None:
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
         evened = None if ids is None else even_out(checkpoint)
-        targets = planned(checkpoint, settings, ids, most_bytes)
+        targets = planned(checkpoint, settings, ids, most_bytes, output)
         for sentence in replaced(targets):
             warn(sentence)
         fitting = fit(checkpoint, targets, ids is not None)
@@ -199,12 +201,37 @@ def planned(
     settings: QuantizeSettings,
     ids: npt.NDArray[np.int64] | None,
     most_bytes: int | None,
+    output: Path,
 ) -> list[Target]:
     """Return the tensors of the result: of one format, or of those that bits or nats come to."""
     if settings.format is not None:
         return plan(checkpoint, settings.format, settings.head, settings.gguf)
-    wanted = Wanted(settings.head, settings.gguf, settings.bits, settings.target_kl, most_bytes)
-    return plan_as(checkpoint, allocate(checkpoint, wanted, ids), settings.gguf)
+    kinds = measured_before(checkpoint, settings, ids, output)
+    if kinds is None:
+        bits, nats = settings.bits, settings.target_kl
+        wanted = Wanted(settings.head, settings.gguf, bits, nats, most_bytes)
+        kinds = allocate(checkpoint, wanted, ids)
+    return plan_as(checkpoint, kinds, settings.gguf)
+
+
+def measured_before(
+    checkpoint: Checkpoint,
+    settings: QuantizeSettings,
+    ids: npt.NDArray[np.int64] | None,
+    output: Path,
+) -> Kinds | None:
+    """Return the types that an interrupted run of the same settings has chosen, or None."""
+    begun = plan_begun(output)
+    same = description(checkpoint, [], settings) | fitted(Fitting({}), ids)
+    if any(begun.get(key) != same[key] for key in same.keys() - {"types", "tables"}):
+        return None
+    types = dict(begun["types"])
+    column = GGUF if settings.gguf else HF
+    return {
+        (tensor.role, tensor.layer): types[TENSOR_NAMES[tensor.role][column].format(tensor.layer)]
+        for tensor in checkpoint.tensors
+        if not is_vector(tensor.role)
+    }
 
 
 def asked(settings: QuantizeSettings) -> dict[str, Any]:
@@ -255,8 +282,10 @@ def description(
         "source": str(checkpoint.path.resolve()),
         "source files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
         **asked(settings),
+        "head": settings.head,
+        "gguf": settings.gguf,
         "types": [[target.name, target.type] for target in targets],
-        "version": 2,
+        "version": 3,
     }
 
 
