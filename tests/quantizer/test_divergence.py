@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,50 @@ def test_a_model_without_finite_logits_is_told(tmp_path, capsys):
 
 def test_a_model_that_makes_vectors_has_no_predictions(tmp_path):
     source = write_model(encoder_model("bert"), tmp_path / "model")
-    line = divergence.divergence_line(source, tmp_path / "out.gguf", 512, 1)
+    (line,) = divergence.divergence_lines(source, tmp_path / "out.gguf", 512, 1, Path)
     assert "not measured" in line
     assert "it makes vectors, and has no predictions to compare" in line
+
+
+# What the quantizer uses of llama-cpp-python, by the documents of its package.
+PACKAGE = """
+import ctypes
+from lanewise import cli
+
+class llama_model_quantize_params(ctypes.Structure):
+    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int),
+                ("allow_requantize", ctypes.c_bool)]
+
+def llama_model_quantize_default_params():
+    return llama_model_quantize_params()
+
+def llama_model_quantize(source, output, params):
+    kind = {3: "q4_1", 7: "q8_0"}[params._obj.ftype]
+    assert params._obj.allow_requantize
+    options = ["--gguf", "--format", kind, "--head", "q8_0", "--check-tokens", "0"]
+    return cli.main(["quantize", source.decode(), "-o", output.decode(), *options])
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A stand-in for llama.cpp's package, which this process and others find."""
+    (tmp_path / "packages").mkdir()
+    module = tmp_path / "packages" / "llama_cpp.py"
+    module.write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(module.parent))
+    monkeypatch.setenv("PYTHONPATH", str(module.parent))
+    return module
+
+
+def test_llama_cpps_nearest_type_is_measured_beside(package, tmp_path, capsys):
+    made = tiny_models.tiny_model("llama2", hidden_size=64, intermediate_size=64)
+    model = tiny_models.write_hf(made, tmp_path / "model")
+    line = quantize(capsys, tmp_path / "out", "--format", "iq4_nl", "--head", "q8_0", model=model)
+    found = re.search(r"llama.cpp's Q4_1, (\S+) bits per weight, .*: mean (\S+) nats", line)
+    assert found is not None, line
+    assert float(found[2]) > 0
+    package.write_text("raise ImportError('broken')")
+    line = quantize(capsys, tmp_path / "again", "--format", "q8_0", model=model)
+    assert line == "llama.cpp's Q8_0: its package could not make it of floats.gguf"
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []

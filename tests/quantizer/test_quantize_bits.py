@@ -13,6 +13,7 @@ from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.commands import quantize as command
 from lanewise_quantizer.commands.bits import Wanted, reason
+from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.fit.layer import matrices_of
 from lanewise_quantizer.fit.sensitivity import Probed
 from lanewise_quantizer.fit.source import Source
@@ -155,6 +156,27 @@ def test_who_asks_for_nothing_gets_the_bits_that_the_model_needs(source, tmp_pat
     assert (about["format"], about["target_kl"]) == ("mixed", 0.05)
     worse = quantize(source, tmp_path / "worse", *short, "--target-kl", 5)
     assert bits_of(worse) < bits_of(chosen)
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+def test_an_interrupted_run_does_not_measure_again(source, tmp_path, monkeypatch):
+    options = ["--bits", "4", "--calibrate", "none", "--check-tokens", "0"]
+    whole, cut = quantize(source, tmp_path / "whole", *options), tmp_path / "cut"
+    with monkeypatch.context() as killed:
+        killed.setattr(PartialOutput, "mark_done", lambda *_: (_ for _ in ()).throw(MemoryError))
+        assert cli.main(["quantize", str(source), "-o", str(cut), *options]) == 1
+    asked = []
+    real = command.allocate
+    monkeypatch.setattr(command, "allocate", lambda *all_: asked.append(1) or real(*all_))
+    other = ["quantize", str(source), "-o", str(cut), *options, "--head", "q8_0"]
+    assert cli.main(other) == 1  # measured, and refused: the other run's half lies there
+    assert len(asked) == 1
+    quantize(source, cut, *options)
+    assert len(asked) == 1
+    for path in whole.iterdir():
+        assert path.read_bytes() == (cut / path.name).read_bytes(), path.name
 
 
 @pytest.mark.native

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.base.formats import TensorType
 from lanewise_quantizer.commands import quantize
-from lanewise_quantizer.commands.quantize import COST_ON_TEXT, cost_of, larger_than_source
+from lanewise_quantizer.commands.quantize import COST_ON_TEXT, cost_of, larger_than_source, spared
 from lanewise_quantizer.commands.tables import Fitting
 
 NO_TABLES = Fitting({})
@@ -39,3 +39,16 @@ def test_what_is_fitted_to_a_text_counts_for_what_it_takes(monkeypatch):
     for quick in (embedding, copied, norm):
         assert cost_of(quick, NO_TABLES, True) == 1000
     assert cost_of(fitted, NO_TABLES, False) == 1000
+
+
+def test_what_is_spared_is_named():
+    def matrix(name, type_, row_bytes):
+        made = target(type_=type_)
+        made.name, made.row_bytes, made.n_bytes = name, row_bytes, 10 * row_bytes
+        return made
+
+    most = [matrix(f"m{n}", "q4_0", 18) for n in range(200)]
+    assert spared(most) is None
+    few = [matrix("a", "q8_0", 34), matrix("b", "f16", 64)]
+    assert spared([*most, *few]) == "spared, for they lose most: b f16, a q8_0"
+    assert str(spared([*most, *few, *few, *few])).endswith("a q8_0, a q8_0 and 1 more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,11 +18,12 @@ from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.perplexity import run_group
 from lanewise.commands.progress import steps_bar
 from lanewise.host import format_size, memory_limit
-from lanewise.loading.base.checkpoint import ModelFileError
+from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import BLOCK_TOKENS, Model, NativeError, Session
 from lanewise.runtime.model import resolve_kv_type
 from lanewise.runtime.targets import held_bytes
+from lanewise_quantizer.commands import llama_cpp
 from lanewise_quantizer.commands.bundled import bundled_windows
 from lanewise_quantizer.text import HELD_OUT
 
@@ -55,32 +56,75 @@ class Divergence:
         )
 
 
-def divergence_line(source: Path, result: Path, tokens: int, threads: int) -> str:
-    """Return the line that says how far ``result`` is from ``source``, or why that is not known."""
+AsGguf = Callable[[Path], Path]  # the source as a GGUF file, which may be written to a path
+
+
+def divergence_lines(
+    source: Path, result: Path, tokens: int, threads: int, as_gguf: AsGguf
+) -> Iterator[str]:
+    """Return how far ``result`` is from ``source``, or why that is not known; then, where
+    llama.cpp's package is installed, how far its nearest type is."""
     try:
-        found = measured(source, result, tokens, threads)
+        with tempfile.TemporaryFile(prefix=".lanewise-logits-", dir=result.parent) as logits:
+            windows = keep_logits(source, tokens, threads, logits)
+            found = measured(result, logits, windows, threads)
+            yield line_of(found)
+            if llama_cpp.is_installed():
+                yield beside_llama_cpp(result, logits, windows, threads, as_gguf)
     except (ModelFileError, NativeError, OSError) as error:  # such as a disk that is full now
         why = error.strerror if isinstance(error, OSError) else error
-        return f"divergence from the source: not measured: {why}"
+        yield f"divergence from the source: not measured: {why}"
+
+
+def line_of(found: Divergence) -> str:
+    """Return what was found, and what keeps more where that is needed."""
     if math.isfinite(found.kl) and found.word != "broken":
         return str(found)
     return f"{found}; more bits, another --format or --calibrate keep more"
 
 
-def measured(source: Path, result: Path, tokens: int, threads: int) -> Divergence:
-    """Run both models one after the other on about ``tokens`` tokens, fewer of a slow one.
+def beside_llama_cpp(
+    result: Path, logits: IO[bytes], windows: Windows, threads: int, as_gguf: AsGguf
+) -> str:
+    """Return how far llama.cpp's nearest type is from the source on the same text, run here."""
+    with open_checkpoint(result) as made:
+        kind = llama_cpp.nearest(made.tensors)
+    name = f"llama.cpp's {kind.name}"
+    with tempfile.TemporaryDirectory(prefix=".lanewise-", dir=result.parent) as folder:
+        file = Path(folder) / "model.gguf"
+        try:
+            source = as_gguf(Path(folder) / "floats.gguf")
+            if not llama_cpp.quantize(source, file, kind, threads):
+                return f"{name}: its package could not make it of {source.name}"
+            with open_checkpoint(file) as other:
+                bits = bits_of(other)
+            found = measured(file, logits, windows, threads)
+        except (ModelFileError, NativeError, OSError) as error:
+            return f"{name}: not measured: {error}"
+    return (
+        f"{name}, {bits:.3f} bits per weight, without an importance matrix: mean"
+        f" {found.kl:.4f} nats on the same text, the same likeliest token in {found.top1:.1%}"
+    )
 
-    ModelFileError or NativeError if one cannot be run, or not in half of the memory.
+
+def bits_of(checkpoint: Checkpoint) -> float:
+    """Return the bits of a weight, vectors counted, the file's header not."""
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    return 8 * sum(tensor.n_bytes for tensor in checkpoint.tensors) / weights
+
+
+def measured(model: Path, logits: IO[bytes], windows: Windows, threads: int) -> Divergence:
+    """Run a model on windows of which the source's logits are kept.
+
+    ModelFileError or NativeError if it cannot be run, or not in half of the memory.
     """
     kls: list[float] = []
     agreed = 0
-    with tempfile.TemporaryFile(prefix=".lanewise-logits-", dir=result.parent) as logits:
-        windows = keep_logits(source, tokens, threads, logits)
-        logits.seek(0)
-        for found in run(result, windows, threads):
-            expected = read_logits(logits, found)
-            kls += kl_divergences(expected, found)
-            agreed += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
+    logits.seek(0)
+    for found in run(model, windows, threads):
+        expected = read_logits(logits, found)
+        kls += kl_divergences(expected, found)
+        agreed += int((expected.argmax(axis=1) == found.argmax(axis=1)).sum())
     return Divergence(math.fsum(kls) / len(kls), agreed / len(kls), len(kls))
 
 

@@ -32,6 +32,20 @@ def write_all(file: int, data: memoryview, offset: int, path: Path) -> None:
         data, offset = data[written:], offset + written
 
 
+def partial_folder(output: Path) -> Path:
+    """Return where an output lies until it is whole."""
+    return output.with_name(output.name + ".partial")
+
+
+def plan_begun(output: Path) -> Mapping[str, Any]:
+    """Return what an earlier run was making ``output`` of; empty where none was."""
+    try:
+        found = json.loads((partial_folder(output) / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # ValueError: killed while it was written
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class PartialOutput:
     """A folder NAME.partial that becomes the output; use it as a context manager.
 
@@ -44,7 +58,7 @@ class PartialOutput:
         ModelFileError when it is being written by another process, or half written by another plan.
         """
         self.output = output
-        self.folder = output.with_name(output.name + ".partial")
+        self.folder = partial_folder(output)
         self.weights = self.folder / weights
         self.done: dict[str, int] = {}  # finished tensors and their checksums
         is_new = not (self.folder / PLAN).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from lanewise.commands.progress import work_bar
 from lanewise.host import format_size, memory_limit
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.formats import VECTOR_TYPES
+from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES, is_vector
 from lanewise.loading.checkpoints.hub import resolve_model
 from lanewise.loading.checkpoints.packed_checkpoint import WEIGHTS
 from lanewise.loading.writing.packed_writer import (
@@ -36,7 +38,7 @@ from lanewise_quantizer.commands.calibrated import (
     chosen_text,
     has_one_scale,
 )
-from lanewise_quantizer.commands.divergence import divergence_line
+from lanewise_quantizer.commands.divergence import divergence_lines
 from lanewise_quantizer.commands.files import (
     GgufPlan,
     WeightsFile,
@@ -44,11 +46,13 @@ from lanewise_quantizer.commands.files import (
     safetensors_header,
     safetensors_plan,
 )
-from lanewise_quantizer.commands.partial_output import PartialOutput
+from lanewise_quantizer.commands.partial_output import PartialOutput, plan_begun
 from lanewise_quantizer.commands.plan import (
     HEADS,
+    Kinds,
     Target,
     bytes_asked,
+    is_kept,
     kinds_of,
     plan,
     plan_as,
@@ -59,11 +63,14 @@ from lanewise_quantizer.commands.stream import Job, check_done, stream
 from lanewise_quantizer.commands.tables import Fitting, is_copied
 from lanewise_quantizer.commands.towers import check_tower, write_tower
 from lanewise_quantizer.fit.forward import check_computable
+from lanewise_quantizer.fit.outliers import EvenedOut, evened_out
+from lanewise_quantizer.fit.source import Source
 
 GGUF_WEIGHTS = "model.gguf"
 COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that is rounded
 # Where nothing is asked for: nats, and the format of models whose losses are not measured.
 GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
+SPARED, NAMED = 1.5, 5  # times as many bits as usual; matrices that are named
 MEASURED_WEIGHTS = 4e9  # of larger models losses are measured only if asked for
 
 
@@ -96,7 +103,8 @@ def run(settings: QuantizeSettings) -> None:
         ids = None
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
-        targets = planned(checkpoint, settings, ids, most_bytes)
+        evened = None if ids is None else even_out(checkpoint)
+        targets = planned(checkpoint, settings, ids, most_bytes, output)
         for sentence in replaced(targets):
             warn(sentence)
         fitting = fit(checkpoint, targets, ids is not None)
@@ -119,6 +127,7 @@ def run(settings: QuantizeSettings) -> None:
                 fitting,
                 file.offsets,
                 partial.weights,
+                evened,
             )
             write(checkpoint, targets, file, job, partial, threads_of(settings), ids)
             if isinstance(file, GgufPlan):
@@ -133,8 +142,28 @@ def run(settings: QuantizeSettings) -> None:
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
     print(summary(output, targets, file.size), flush=True)
+    if settings.format is None and (more := spared(targets)) is not None:
+        print(more, flush=True)
     if settings.check_tokens:
-        print(divergence_line(source, output, settings.check_tokens, threads_of(settings)))
+        threads = threads_of(settings)
+
+        def as_gguf(file: Path) -> Path:
+            return source if source.is_file() else write_floats(source, file, threads)
+
+        for line in divergence_lines(source, output, settings.check_tokens, threads, as_gguf):
+            print(line, flush=True)
+
+
+def write_floats(source: Path, output: Path, threads: int) -> Path:
+    """Write a model as a GGUF file of float32, for programs that read no other; returns it."""
+    with open_source(source) as checkpoint:
+        targets = plan(checkpoint, "f32", "f32", to_gguf=True)
+        file, none = gguf_plan(checkpoint, targets), Fitting({})
+        with PartialOutput(output, GGUF_WEIGHTS, {"source": str(source)}, file.size) as partial:
+            to = kinds_of(targets), True, none, file.offsets, partial.weights
+            write(checkpoint, targets, file, Job(checkpoint.path, *to), partial, threads, None)
+            partial.finish_file()
+    return output
 
 
 def settled(
@@ -157,17 +186,52 @@ def settled(
     return replace(settings, target_kl=GOOD_KL), memory_limit().n_bytes // 2
 
 
+def even_out(checkpoint: Checkpoint) -> EvenedOut | None:
+    """Have inputs that stand out evened out, and say so; None where none do."""
+    evened = evened_out(Source(checkpoint))
+    if not evened.inputs:
+        return None
+    print(evened, file=sys.stderr)
+    evened.applied_to(checkpoint)
+    return evened
+
+
 def planned(
     checkpoint: Checkpoint,
     settings: QuantizeSettings,
     ids: npt.NDArray[np.int64] | None,
     most_bytes: int | None,
+    output: Path,
 ) -> list[Target]:
     """Return the tensors of the result: of one format, or of those that bits or nats come to."""
     if settings.format is not None:
         return plan(checkpoint, settings.format, settings.head, settings.gguf)
-    wanted = Wanted(settings.head, settings.gguf, settings.bits, settings.target_kl, most_bytes)
-    return plan_as(checkpoint, allocate(checkpoint, wanted, ids), settings.gguf)
+    kinds = measured_before(checkpoint, settings, ids, output)
+    if kinds is None:
+        bits, nats = settings.bits, settings.target_kl
+        wanted = Wanted(settings.head, settings.gguf, bits, nats, most_bytes)
+        kinds = allocate(checkpoint, wanted, ids)
+    return plan_as(checkpoint, kinds, settings.gguf)
+
+
+def measured_before(
+    checkpoint: Checkpoint,
+    settings: QuantizeSettings,
+    ids: npt.NDArray[np.int64] | None,
+    output: Path,
+) -> Kinds | None:
+    """Return the types that an interrupted run of the same settings has chosen, or None."""
+    begun = plan_begun(output)
+    same = description(checkpoint, [], settings) | fitted(Fitting({}), ids)
+    if any(begun.get(key) != same[key] for key in same.keys() - {"types", "tables"}):
+        return None
+    types = dict(begun["types"])
+    column = GGUF if settings.gguf else HF
+    return {
+        (tensor.role, tensor.layer): types[TENSOR_NAMES[tensor.role][column].format(tensor.layer)]
+        for tensor in checkpoint.tensors
+        if not is_vector(tensor.role)
+    }
 
 
 def asked(settings: QuantizeSettings) -> dict[str, Any]:
@@ -218,8 +282,10 @@ def description(
         "source": str(checkpoint.path.resolve()),
         "source files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
         **asked(settings),
+        "head": settings.head,
+        "gguf": settings.gguf,
         "types": [[target.name, target.type] for target in targets],
-        "version": 2,
+        "version": 3,
     }
 
 
@@ -283,3 +349,16 @@ def summary(output: Path, targets: Sequence[Target], size: int) -> str:
     if asked != size:
         bits += f" ({8 * asked / weights:.3f} in the types asked for)"
     return f"{output}: {format_size(size)}, {bits}: {kinds}"
+
+
+def spared(targets: Sequence[Target]) -> str | None:
+    """Return which matrices got far more bits than most, because they lose most; None: none did."""
+    chosen = [target for target in targets if target.is_matrix and not is_kept(target.source)]
+    usual = sum(t.n_bytes for t in chosen) / sum(t.source.rows * t.source.cols for t in chosen)
+    more = [t for t in chosen if t.n_bytes > SPARED * usual * t.source.rows * t.source.cols]
+    if not more:
+        return None
+    more.sort(key=lambda t: -t.row_bytes / t.source.cols)
+    names = [f"{target.name} {target.type}" for target in more[:NAMED]]
+    rest = f" and {len(more) - NAMED} more" if len(more) > NAMED else ""
+    return f"spared, for they lose most: {', '.join(names)}{rest}"

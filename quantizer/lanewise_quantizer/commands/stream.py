@@ -23,6 +23,8 @@ from lanewise_quantizer.commands.partial_output import PartialOutput, write_all
 from lanewise_quantizer.commands.plan import Kinds, Target, plan_as
 from lanewise_quantizer.commands.sources import open_source
 from lanewise_quantizer.commands.tables import Fitting, is_copied
+from lanewise_quantizer.fit.outliers import EvenedOut
+from lanewise_quantizer.fit.source import multiplied
 from lanewise_quantizer.quantize import check_finite, quantize_matrix
 from lanewise_quantizer.storage import (
     FLOAT_BYTES,
@@ -50,6 +52,7 @@ class Job:
     fitting: Fitting
     offsets: Mapping[str, int]  # of tensors in the weights file
     weights: Path
+    evened: EvenedOut | None = None
 
 
 class Worker:
@@ -58,6 +61,8 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.checkpoint = open_source(job.model)
+        if job.evened is not None:
+            job.evened.applied_to(self.checkpoint)
         self.targets = plan_as(self.checkpoint, job.kinds, job.to_gguf)
         self.file = os.open(job.weights, os.O_WRONLY)
 
@@ -194,6 +199,7 @@ def quantized_rows(target: Target, start: int, stop: int, fitting: Fitting) -> B
     if target.columns is not None:
         weights = weights[:, target.columns]
     numbers = range(start, stop) if target.order is None else target.order[start:stop].tolist()
+    weights = multiplied(target.source, numbers, weights)
     if target.is_matrix:
         check_finite(weights, numbers)
     else:

@@ -12,7 +12,7 @@ from lanewise.loading.base.checkpoint import Checkpoint
 from lanewise_quantizer.coded import CODED_TYPES
 from lanewise_quantizer.commands.plan import Target, own_type
 from lanewise_quantizer.fit.samples import sample_groups
-from lanewise_quantizer.fit.source import Source
+from lanewise_quantizer.fit.source import Multiplied, Source
 from lanewise_quantizer.fit.tables import default_table, fit_table
 
 Tables = dict[str, npt.NDArray[np.int8]]
@@ -74,5 +74,6 @@ def is_copied(target: Target, fitting: Fitting) -> bool:
         target.is_matrix
         and own_type(target.source) == target.type
         and target.columns is None
+        and not isinstance(target.source, Multiplied)
         and target.source.table == fitting.table(target.type)
     )

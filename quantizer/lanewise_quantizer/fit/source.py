@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,14 @@ Floats = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.integer]
 
 SLAB_WEIGHTS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Multiplied(Tensor):
+    """A tensor whose values are multiplied as they are read; its bytes are not."""
+
+    by_row: Floats | None = None  # [rows] in the order they are stored in
+    by_column: Floats | None = None  # [cols], in the order that inputs have in the end
 
 
 class Source:
@@ -73,6 +82,7 @@ class Source:
         values = decode(tensor, numbers)
         if (tensor.role, tensor.layer) in self._columns:
             values = values[:, self._columns[tensor.role, tensor.layer]]
+        values = multiplied(tensor, numbers, values)
         if not np.isfinite(values).all():
             row = numbers[int(np.nonzero(~np.isfinite(values).all(axis=1))[0][0])]
             raise ModelFileError(f"tensor {tensor.name!r}: row {row} holds NaN or infinity")
@@ -83,6 +93,15 @@ class Source:
 def slab_rows(cols: int) -> int:
     """Return how many rows of so many inputs are worked on at a time."""
     return max(8, SLAB_WEIGHTS // cols // 8 * 8)
+
+
+def multiplied(tensor: Tensor, numbers: Sequence[int] | Numbers, values: Floats) -> Floats:
+    """The values [rows, cols] of some rows, times what a tensor is multiplied by, if anything."""
+    if not isinstance(tensor, Multiplied):
+        return values
+    if tensor.by_row is not None:
+        values = values * tensor.by_row[np.asarray(numbers)][:, None]
+    return values if tensor.by_column is None else values * tensor.by_column
 
 
 def decode(tensor: Tensor, numbers: range | Numbers) -> Floats:
