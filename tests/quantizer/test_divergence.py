@@ -18,12 +18,14 @@ from lanewise_quantizer.commands.divergence import Divergence
 
 pytestmark = [pytest.mark.native, pytest.mark.slow, pytest.mark.usefixtures("library")]
 FOUND = re.compile(r": (\w+) \(mean ([\d.]+) nats, the same likeliest token in ([\d.]+)% of (\d+) ")
+FORMAT = ("--format", "q4_0", "--calibrate", "none")
 
 
 def quantize(capsys, output, *options, model=None, tokens="512"):
     """What is said of the bundled model's, or another one's, result."""
     source = model or bundled_model()
-    command = ["quantize", str(source), "-o", str(output), "--check-tokens", tokens, *options]
+    command = ["quantize", str(source), "-o", str(output), "--check-tokens", tokens]
+    command += options or FORMAT
     assert cli.main(command) == 0
     return capsys.readouterr().out.splitlines()[-1]
 

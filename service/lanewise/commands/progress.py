@@ -39,7 +39,8 @@ class Told(Progress):
             console=console,
             transient=True,
             disable=not console.is_terminal,
-            auto_refresh=console.is_terminal,  # else `track` would count in a thread that ends at once
+            # Without a terminal `track` would count in a thread that ends at once.
+            auto_refresh=console.is_terminal,
         )
 
     def start(self) -> None:
