@@ -229,7 +229,7 @@ def test_codes_are_no_cache_of_shared_rows() -> None:
     weights, _ = case(config, 1)
     with (
         Model.load(checkpoint(config, weights)) as model,
-        pytest.raises(NativeError, match=r"must be F16 .* where rows are shared"),
+        pytest.raises(NativeError, match=r"must be F16 .* rows are shared with the entries"),
     ):
         session_of(model, 32, 1, "int8")
 
