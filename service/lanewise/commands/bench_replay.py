@@ -212,12 +212,15 @@ async def _pairs(
 async def _tokens_per_second(engine: Engine, requests: Requests) -> float:
     """From the step after which all sequences decode until the first of them ends.
 
-    Guesses make some faster than others: the batch is full all the time that counts.
+    Guesses make some faster than others: the batch is full all the time that counts. A short answer
+    may come in one piece where others keep this process waiting: then all of it counts.
     """
     waiting = {request.choice for request in requests}
-    counted, start = 0, 0.0
+    counted, written, begun = 0, 0, time.perf_counter()
+    start = begun
     async with engine.submit(requests) as stream:
         async for outputs in stream:
+            written += len(outputs)
             if not waiting:
                 counted += len(outputs)
                 if any(output.finish_reason for output in outputs):
@@ -225,7 +228,8 @@ async def _tokens_per_second(engine: Engine, requests: Requests) -> float:
             else:
                 waiting.difference_update(output.index for output in outputs)
                 start = time.perf_counter()
-    speed = counted / (time.perf_counter() - start)
+    ended = time.perf_counter()
+    speed = counted / (ended - start) if counted else written / (ended - begun)
     while engine.unfinished:  # noqa: ASYNC110 - the engine is another thread
         await asyncio.sleep(0.001)
     return speed
