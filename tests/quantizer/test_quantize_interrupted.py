@@ -38,7 +38,8 @@ def test_full_disk_is_seen_before_any_work(source, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    done = run_with([str(source), "-o", str(tmp_path / "out")], preexec_fn=limit)
+    command = [str(source), "-o", str(tmp_path / "out"), "--format", "q4_0", "--calibrate", "none"]
+    done = run_with(command, preexec_fn=limit)
     assert done.returncode == 1
     assert "model.safetensors" in done.stderr or "out.partial" in done.stderr
     assert os.strerror(errno.EFBIG) in done.stderr
