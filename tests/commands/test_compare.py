@@ -12,8 +12,8 @@ import topics
 from lanewise import cli
 from lanewise.commands import compare as compare_module
 from lanewise.commands.compare import with_front
-from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compared import Compared
+from lanewise.commands.perplexity import kl_divergences
 
 WORDS = 700
 OPTIONS = ["--tokens", "600", "--context", "64"]

@@ -12,7 +12,7 @@ import pytest
 import topics
 from data_files import data
 from lanewise import cli
-from lanewise.commands.compare_divergence import kl_divergences
+from lanewise.commands.perplexity import kl_divergences
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise.runtime import Batch, Model, Session
 from lanewise.text.tokenizer import Tokenizer

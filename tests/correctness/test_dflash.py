@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from dflash_heads import BLOCK, MASK, guessed_logits, head_arrays, write_file, write_head
+from eagle3_heads import weights_of
 from family_models import values_of, write_case
-from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
-from lanewise.loading.files.rearranging import to_f32
 from lanewise.native.library import NativeError
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session
 from tests.golden.reference import program as definition
@@ -31,14 +31,6 @@ CASES = {
     "lfm2": ((0, 1, 3), {"use_sliding_window": True, "sliding_window": 12}),
 }
 WINDOWED = {"layer_types": ["full_attention", "sliding_attention"]}
-
-
-def weights_of(checkpoint: Checkpoint) -> dict[tuple[Role, int], np.ndarray]:
-    found = {}
-    for one in checkpoint.tensors:
-        values = to_f32(one.data, one.type).astype("f8")
-        found[one.role, one.layer] = values.reshape(one.rows, -1) if one.rows > 1 else values
-    return found
 
 
 def session_of(model: Model, threads: int = 1) -> tuple[Session, np.ndarray]:

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eagle3_heads import guessed_logits, head_arrays, write_file, write_head
+from eagle3_heads import guessed_logits, head_arrays, weights_of, write_file, write_head
 from family_models import write_case
-from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.base.checkpoint import Role
 from lanewise.loading.checkpoints.drafts import read_draft
 from lanewise.loading.checkpoints.opening import open_checkpoint
-from lanewise.loading.files.rearranging import to_f32
 from lanewise.runtime import RUN_HEAD, RUN_HEAD_AGAIN, Batch, Model, Session
 from tests.golden.reference import program as definition
 
@@ -29,14 +28,6 @@ CASES = {
     "gpt_oss": ((2, 2, 1), {"outputs": 33, "fusion_norm": True}),
     "lfm2": ((1, 2, 3), {"outputs": 90}),
 }
-
-
-def weights_of(checkpoint: Checkpoint) -> dict[tuple[Role, int], np.ndarray]:
-    found = {}
-    for one in checkpoint.tensors:
-        values = to_f32(one.data, one.type).astype("f8")
-        found[one.role, one.layer] = values.reshape(one.rows, -1) if one.rows > 1 else values
-    return found
 
 
 def guesses_of(path: Path, head: Path, chunk: int, threads: int = 1, **kinds: str) -> np.ndarray:

@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
-from eagle3_heads import EPS, normed, turned
+from eagle3_heads import (
+    DIM,
+    HEADS,
+    KV_HEADS,
+    SIZE,
+    layer_fields,
+    normed,
+    turned,
+    writer_of,
+)
 from family_models import Arrays, values_of
+from gguf_values import write_out
 
-HEADS, KV_HEADS, DIM, SIZE, THETA = 4, 2, 16, 96, 5e5
 BLOCK, MASK = 8, 7
 LAYER = {
     "input_layernorm.weight": "attn_norm",
@@ -68,21 +76,9 @@ def write_head(
     section = {"mask_token_id": MASK, "target_layer_ids": list(taps)} | more.pop("section", {})
     config = {
         "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
         "block_size": BLOCK,
         "dflash_config": section,
-        "hidden_size": arrays["fc.weight"].shape[0],
-        "intermediate_size": SIZE,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": DIM,
-        "num_hidden_layers": n_layers_of(arrays),
-        "rms_norm_eps": EPS,
-        "rope_theta": THETA,
-        "max_position_embeddings": 512,
-        "hidden_act": "silu",
-        "vocab_size": vocab,
-        "tie_word_embeddings": False,
+        **layer_fields("qwen3", arrays["fc.weight"].shape[0], n_layers_of(arrays), vocab),
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | more))
@@ -92,36 +88,17 @@ def write_head(
 
 def write_file(path: Path, arrays: Arrays, taps: Sequence[int], **more: int) -> Path:
     """Write a head's GGUF file as llama.cpp's converter does."""
-    writer = gguf.GGUFWriter(path, "dflash")
-    for key, value in (
-        {
-            "block_count": n_layers_of(arrays),
-            "context_length": 512,
-            "embedding_length": arrays["fc.weight"].shape[0],
-            "feed_forward_length": SIZE,
-            "attention.head_count": HEADS,
-            "attention.head_count_kv": KV_HEADS,
-            "attention.key_length": DIM,
-            "attention.value_length": DIM,
-            "block_size": BLOCK,
-        }
-        | more
-    ).items():
-        writer.add_uint32(f"dflash.{key}", value)
-    writer.add_float32("dflash.attention.layer_norm_rms_epsilon", EPS)
-    writer.add_float32("dflash.rope.freq_base", THETA)
+    hidden, own = arrays["fc.weight"].shape[0], {"block_size": BLOCK} | more
+    writer = writer_of(path, "dflash", hidden, n_layers_of(arrays), own)
     writer.add_array("dflash.target_layers", [tap + 1 for tap in taps])
     writer.add_mask_token_id(MASK)
-    own = {"fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm"}
+    names = {"fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm"}
     for name, array in arrays.items():
         _, _, rest = name.partition(".")
         layer, _, part = rest.partition(".")
-        of = own.get(name.removesuffix(".weight")) or f"blk.{layer}.{LAYER[part]}"
+        of = names.get(name.removesuffix(".weight")) or f"blk.{layer}.{LAYER[part]}"
         writer.add_tensor(f"{of}.weight", array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from family_models import Arrays, values_of
-from gguf_values import interleave
+from gguf_values import interleave, write_out
+from lanewise.loading.base.checkpoint import Checkpoint, Role
+from lanewise.loading.files.rearranging import to_f32
 
 HEADS, KV_HEADS, DIM, SIZE, EPS, THETA = 4, 2, 16, 96, 1e-5, 5e5
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -64,18 +66,16 @@ def head_arrays(hidden: int, vocab: int, outputs: int | None, **more: bool) -> A
     return arrays
 
 
-def write_head(folder: Path, arrays: Arrays, taps: tuple[int, int, int], **more: Any) -> Path:
-    """Write a head as its own training framework does, or, with ``speculators``, as that does."""
-    hidden, vocab = arrays["fc.weight"].shape[0], more.pop("vocab", 256)
-    by_speculators = more.pop("speculators", False)
-    layer = {
-        "model_type": "qwen3" if "midlayer.self_attn.q_norm.weight" in arrays else "llama",
+def layer_fields(model_type: str, hidden: int, n_layers: int, vocab: int) -> dict[str, Any]:
+    """What a config.json says of the layers of a head."""
+    return {
+        "model_type": model_type,
         "hidden_size": hidden,
         "intermediate_size": SIZE,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "head_dim": DIM,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": n_layers,
         "rms_norm_eps": EPS,
         "rope_theta": THETA,
         "max_position_embeddings": 512,
@@ -83,6 +83,36 @@ def write_head(folder: Path, arrays: Arrays, taps: tuple[int, int, int], **more:
         "vocab_size": vocab,
         "tie_word_embeddings": False,
     }
+
+
+def writer_of(
+    path: Path, arch: str, hidden: int, n_layers: int, own: dict[str, int]
+) -> gguf.GGUFWriter:
+    """Begin a GGUF file with what it says of the layers of a head, and its ``own`` numbers."""
+    writer = gguf.GGUFWriter(path, arch)
+    numbers = {
+        "block_count": n_layers,
+        "context_length": 512,
+        "embedding_length": hidden,
+        "feed_forward_length": SIZE,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.key_length": DIM,
+        "attention.value_length": DIM,
+    }
+    for key, value in (numbers | own).items():
+        writer.add_uint32(f"{arch}.{key}", value)
+    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", EPS)
+    writer.add_float32(f"{arch}.rope.freq_base", THETA)
+    return writer
+
+
+def write_head(folder: Path, arrays: Arrays, taps: tuple[int, int, int], **more: Any) -> Path:
+    """Write a head as its own training framework does, or, with ``speculators``, as that does."""
+    hidden, vocab = arrays["fc.weight"].shape[0], more.pop("vocab", 256)
+    by_speculators = more.pop("speculators", False)
+    has_norms = "midlayer.self_attn.q_norm.weight" in arrays
+    layer = layer_fields("qwen3" if has_norms else "llama", hidden, 1, vocab)
     outputs = arrays["lm_head.weight"].shape[0]
     if by_speculators:
         config = {
@@ -109,24 +139,9 @@ def write_head(folder: Path, arrays: Arrays, taps: tuple[int, int, int], **more:
 
 def write_file(path: Path, arrays: Arrays, taps: tuple[int, int, int], vocab: int = 256) -> Path:
     """Write a head's GGUF file as llama.cpp's converter does."""
-    writer = gguf.GGUFWriter(path, "eagle3")
     hidden = arrays["fc.weight"].shape[0]
-    for key, value in {
-        "block_count": 1,
-        "context_length": 512,
-        "embedding_length": hidden,
-        "feed_forward_length": SIZE,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.key_length": DIM,
-        "attention.value_length": DIM,
-        "rope.dimension_count": DIM,
-        "vocab_size": vocab,
-        "target_hidden_size": hidden,
-    }.items():
-        writer.add_uint32(f"eagle3.{key}", value)
-    writer.add_float32("eagle3.attention.layer_norm_rms_epsilon", EPS)
-    writer.add_float32("eagle3.rope.freq_base", THETA)
+    own = {"rope.dimension_count": DIM, "vocab_size": vocab, "target_hidden_size": hidden}
+    writer = writer_of(path, "eagle3", hidden, 1, own)
     writer.add_array("eagle3.target_layers", list(taps))
     writer.add_bool("eagle3.norm_before_residual", False)
     names = {
@@ -141,11 +156,17 @@ def write_file(path: Path, arrays: Arrays, taps: tuple[int, int, int], vocab: in
         elif name in names:
             heads = {"q_proj": HEADS, "k_proj": KV_HEADS}.get(name.split(".")[-2], 0)
             writer.add_tensor(names[name], interleave(array, heads) if heads else array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
+
+
+def weights_of(checkpoint: Checkpoint) -> dict[tuple[Role, int], np.ndarray]:
+    """The floats of a checkpoint of such types, to compute with."""
+    found = {}
+    for one in checkpoint.tensors:
+        values = to_f32(one.data, one.type).astype("f8")
+        found[one.role, one.layer] = values.reshape(one.rows, -1) if one.rows > 1 else values
+    return found
 
 
 def normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:

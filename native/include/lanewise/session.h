@@ -78,7 +78,8 @@ typedef enum lw_runs {
     // `accepted` guesses counted; the place does not change. Keys and values go to the cache, where a batch of the
     // model overwrites them.
     LW_RUN_HEAD = 1,
-    // Like LW_RUN_HEAD, not of a head that guesses blocks, but h is the head's own result for the sequence's place in an earlier batch.
+    // Like LW_RUN_HEAD, but h is the head's own result for the sequence's place in an earlier batch. Not for a head that
+    // guesses blocks.
     LW_RUN_HEAD_AGAIN = 2
 } lw_runs;
 

@@ -224,8 +224,8 @@ typedef struct lw_lane_ops {
     // x, n values of one head, becomes its Walsh-Hadamard transform in runs of lw_turn_size(n), times `factor`.
     void (*turn)(float* x, size_t n, float factor);
     // Codes: writes one token's key and value of one head, head_dim floats each, to place `offset` of the block; `head`
-    // is the head's part of the block. Of a latent row, `value` is not read. Returns false when a value, or a turned one where those are coded, is not
-    // finite.
+    // is the head's part of the block. Of a latent row, `value` is not read. Returns false when a value, or a turned one
+    // where those are coded, is not finite.
     bool (*store_kv)(const lw_kv_view* kv, uint8_t* head, size_t offset, const float* key, const float* value);
     void (*attention)(const lw_attention_job* job);
     // The same in parts that threads share. attention_split computes the state of one split of

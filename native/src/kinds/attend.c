@@ -357,7 +357,7 @@ static bool attend_part(lw_worker* w, uint32_t index, lw_attended of, const lw_t
     return complete;
 }
 
-// Results of values that lie turned in the cache are turned, as they are: turns columns first .. first + n - 1 of a tile's results
+// Values that lie turned in the cache make turned results: turns columns first .. first + n - 1 of a tile's results
 // back.
 static void turn_back(lw_worker* w, const lw_attention_config* c, const lw_activations* x, const lw_tile* tile,
                       size_t first, size_t n) {

@@ -1,4 +1,4 @@
-// How queries of sparse attention choose what they see, by scores: tokens, blocks of them, or entries.
+// How queries of sparse attention choose what they see. Candidates are tokens, blocks of tokens, or entries.
 #ifndef LW_KINDS_CHOICE_H
 #define LW_KINDS_CHOICE_H
 
@@ -6,10 +6,10 @@
 
 typedef struct lw_scored_choice {
     float* scores;         // [threads][scored]
-    size_t scored, piece;  // most that a row has scores of; how many of them one thread scores, if rows are fewer
-    // How many a row has scores of, from the first one on; 0 if it has nothing to choose.
+    size_t scored, piece;  // most candidates of a row; as many one thread scores where threads share a row
+    // Number of candidates of a row that have scores: 0, 1, 2, ... Without a choice to make it is 0.
     size_t (*of_row)(const lw_worker* w, const lw_attention_config* c, size_t row);
-    // Writes the scores of some of a row, whose first one is at a multiple of `piece`, into those of the row.
+    // Writes the score of each candidate in `some` to scores[candidate]. `some` begins at a multiple of `piece`.
     void (*score)(lw_worker* w, const lw_layer* layer, uint32_t index, size_t row, lw_tokens some, float* scores);
     void (*choose)(lw_worker* w, const lw_attention_config* c, uint32_t index, size_t row, const float* scores);
 } lw_scored_choice;

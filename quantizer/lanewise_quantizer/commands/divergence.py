@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanewise.commands.compare import read_logits
-from lanewise.commands.compare_divergence import kl_divergences
-from lanewise.commands.perplexity import run_group
+from lanewise.commands.perplexity import kl_divergences, run_group
 from lanewise.commands.progress import steps_bar
 from lanewise.host import format_size, memory_limit
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError

@@ -41,8 +41,8 @@ class Place:
 
     readers: Sequence[Key]  # all matrices that read these inputs, and nothing else does
     vectors: Sequence[Key] = ()  # of a norm before them; biases
-    rows: Key | None = None  # a matrix whose outputs they are, but for what these are multiplied by
-    table: Key | None = None  # one that has them once for each layer
+    rows: Key | None = None  # a matrix that makes these inputs, or a factor of them
+    table: Key | None = None  # a table with these inputs once for each layer
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def evened_out(source: Source) -> EvenedOut:
     """Find what stands out in a model, and by what it is to be multiplied."""
     chosen = (
         (place, factors_of(source, place))
-        for place in places(source)  # what has few bits already has lost what could be saved
+        for place in places(source)  # a source of few bits has lost what could be saved
         if all(source.tensors[key].type in VECTOR_TYPES for key in place.readers)
     )
     return multiplied_by(source, chosen)

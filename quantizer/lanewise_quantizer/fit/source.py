@@ -21,7 +21,7 @@ SLAB_WEIGHTS = 1 << 24
 
 @dataclass(frozen=True)
 class Multiplied(Tensor):
-    """A tensor whose values are multiplied as they are read; its bytes are not."""
+    """A tensor with factors, which are applied to its values as these are read; its bytes stay."""
 
     by_row: Floats | None = None  # [rows] in the order they are stored in
     by_column: Floats | None = None  # [cols], in the order that inputs have in the end

@@ -37,7 +37,6 @@ from rich.table import Column, Table
 from lanewise.commands import compare_caches, compare_vectors
 from lanewise.commands.bench import run_tests
 from lanewise.commands.compare_chat import Answers, greedy_answers, with_answers
-from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compare_picture import check_picture, draw
 from lanewise.commands.compare_tasks import check_program, task_scores
 from lanewise.commands.compared import Compared, print_whole
@@ -47,6 +46,7 @@ from lanewise.commands.perplexity import (
     DEFAULT_CONTEXT,
     context_of,
     cut_windows,
+    kl_divergences,
     naming,
     negative_log_likelihoods,
     perplexity_of,

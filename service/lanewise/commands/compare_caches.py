@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from lanewise.commands.compare_divergence import kl_divergences
 from lanewise.commands.compared import print_whole
 from lanewise.commands.opening import Opened, open_model
 from lanewise.commands.perplexity import (
     DEFAULT_CONTEXT,
     context_of,
     cut_windows,
+    kl_divergences,
     naming,
     negative_log_likelihoods,
     perplexity_of,

@@ -15,10 +15,16 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.drafting_heads import Blocks
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
-from lanewise.loading.base.names import GGUF, HF, LAYERS, TENSOR_NAMES
+from lanewise.loading.base.names import GGUF, HF, LAYERS
 from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
-from lanewise.loading.drafters.own_tensors import OWN, as_tokens, is_the_models, name_of
+from lanewise.loading.drafters.own_tensors import (
+    OWN,
+    check_made_for,
+    name_of,
+    own_parts,
+    with_embedding,
+)
 from lanewise.loading.families import qwen3
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.files import gguf
@@ -98,10 +104,8 @@ def attach_file(checkpoint: Checkpoint, path: Path) -> None:
     for name in MORE_TENSORS:
         if name in sources:
             raise ModelFileError(f"{path}: has {name!r}; a head of {NAME} without it is needed")
-    embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF]
-    shape = (checkpoint.config.vocab_size, fields.integer(f"{ARCHITECTURE}.embedding_length"))
-    whole = dict(sources)  # the reader of programs takes the vocabulary from the embedding
-    whole.setdefault(embedding, replace(next(iter(sources.values())), shape=shape))
+    size = fields.integer(f"{ARCHITECTURE}.embedding_length")
+    whole = with_embedding(sources, checkpoint.config.vocab_size, size)
     model = qwen3.program(ModelFile(fields, whole, GGUF))
     for name in ROPE_TENSORS:
         sources.pop(name, None)
@@ -174,18 +178,7 @@ def _attach(
     config, n = checkpoint.config, checkpoint.config.n_layers
     _check_fits(checkpoint, fields, model, head, column)
     named = _named(sources, column, n)
-    if is_the_models(checkpoint, named.get(name_of(Role.HEAD_EMBEDDING, column, n))):
-        del named[name_of(Role.HEAD_EMBEDDING, column, n)]
-    tokens = name_of(Role.HEAD_TOKENS, column, n)
-    if tokens in named:
-        named[tokens] = as_tokens(named[tokens], tokens, column, config.vocab_size)
-    output = named.get(name_of(Role.HEAD_OUTPUT, column, n))
-    head = replace(
-        head,
-        own_embedding=name_of(Role.HEAD_EMBEDDING, column, n) in named,
-        outputs=0 if output is None else output.shape[0],
-        chooses=tokens in named,
-    )
+    head = replace(head, **own_parts(checkpoint, named, column, n))
     layers = []
     for number, layer in enumerate(model.layers):
         attention = layer.attention
@@ -208,15 +201,11 @@ def _check_fits(
     """Raise for a head that was made for another model."""
     config, in_gguf = checkpoint.config, column == GGUF
     width = f"{ARCHITECTURE}.embedding_length" if in_gguf else "hidden_size"
-    for key, value, wanted in (
+    rows = (
         (width, model.hidden_size, config.hidden_size),
         ("vocab_size", model.vocab_size, config.vocab_size),
-    ):
-        if value != wanted:
-            raise ModelFileError(
-                f"{fields.source}: {key} is {value}; {wanted} is needed, as of {checkpoint.path},"
-                " which it is to guess for"
-            )
+    )
+    check_made_for(checkpoint, fields.source, rows)
     windows = [layer.attention and layer.attention.window for layer in model.layers]
     window = min((one for one in windows if one), default=head.block)
     if window < head.block:

@@ -15,10 +15,16 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.drafting_heads import Taps
 from lanewise.loading.base.json_files import Fields, read_object
 from lanewise.loading.base.mapped_file import close_all
-from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.base.names import GGUF, HF
 from lanewise.loading.base.program import Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
-from lanewise.loading.drafters.own_tensors import OWN, as_tokens, is_the_models, name_of
+from lanewise.loading.drafters.own_tensors import (
+    OWN,
+    check_made_for,
+    name_of,
+    own_parts,
+    with_embedding,
+)
 from lanewise.loading.families import llama
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.families.table import hf_family
@@ -80,10 +86,8 @@ def attach_file(checkpoint: Checkpoint, path: Path) -> None:
     file = gguf.GgufFile(path)
     checkpoint.also_close(file.close)
     fields, sources = Fields(file.metadata, str(path)), gguf.read_sources([file])
-    embedding = TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF]
-    shape = (checkpoint.config.vocab_size, checkpoint.config.hidden_size)
-    whole = dict(sources)  # the reader of programs takes the vocabulary from the embedding
-    whole.setdefault(embedding, replace(next(iter(sources.values())), shape=shape))
+    config = checkpoint.config
+    whole = with_embedding(sources, config.vocab_size, config.hidden_size)
     model = llama.program(ModelFile(fields, whole, GGUF))
     for name in ROPE_TENSORS:
         sources.pop(name, None)
@@ -147,20 +151,12 @@ def _attach(
     prefix = f"{ARCHITECTURE}." if column == GGUF else ""
     _check_fits(checkpoint, fields, head, taps, prefix)
     named = _named(sources, column, n)
-    if is_the_models(checkpoint, named.get(name_of(Role.HEAD_EMBEDDING, column, n))):
-        del named[name_of(Role.HEAD_EMBEDDING, column, n)]
-    tokens = name_of(Role.HEAD_TOKENS, column, n)
-    if tokens in named:
-        named[tokens] = as_tokens(named[tokens], tokens, column, config.vocab_size)
-    output = named.get(name_of(Role.HEAD_OUTPUT, column, n))
     made = Taps(
         taps=taps,
         norm_eps=head.rms_norm_eps,
         fusion_norm=fields.flag(f"{prefix}norm_before_fc", default=False),
         norm_adds=fields.flag(f"{prefix}norm_before_residual", default=False),
-        own_embedding=name_of(Role.HEAD_EMBEDDING, column, n) in named,
-        outputs=0 if output is None else output.shape[0],
-        chooses=tokens in named,
+        **own_parts(checkpoint, named, column, n),
     )
     ropes = (*config.ropes, *head.ropes)
     attention = head.layers[0].attention
@@ -186,7 +182,7 @@ def _check_fits(
     names = (
         {"hidden_size": f"{prefix}embedding_length"} if prefix else {"hidden_size": "hidden_size"}
     )
-    for key, value, wanted in (
+    rows = (
         (names["hidden_size"], head.hidden_size, config.hidden_size),
         (
             f"{prefix}target_hidden_size",
@@ -194,12 +190,8 @@ def _check_fits(
             config.hidden_size,
         ),
         (f"{prefix}vocab_size", head.vocab_size, config.vocab_size),
-    ):
-        if value != wanted:
-            raise ModelFileError(
-                f"{fields.source}: {key} is {value}; {wanted} is needed, as of {checkpoint.path},"
-                " which it is to guess for"
-            )
+    )
+    check_made_for(checkpoint, fields.source, rows)
     if len(head.layers) != 1:
         raise ModelFileError(
             f"{fields.source}: the head has {len(head.layers)} layers; accepted: one"

@@ -18,6 +18,7 @@ from lanewise.loading.base.mapped_file import close_all
 from lanewise.loading.base.names import GGUF, HF, LAYERS
 from lanewise.loading.base.program import Attention, Gated, Layer, ModelConfig
 from lanewise.loading.base.sources import Sources, SourceTensor
+from lanewise.loading.drafters.own_tensors import check_made_for
 from lanewise.loading.families import gemma3, gemma4
 from lanewise.loading.families.gguf_rope import ROPE_TENSORS
 from lanewise.loading.files import gguf
@@ -88,16 +89,12 @@ def _attach(
 ) -> None:
     """Make the layers of ``head`` the last ones of the model."""
     config, first = checkpoint.config, checkpoint.config.n_layers
-    for key, value, wanted in (
+    rows = (
         (*width, config.hidden_size),
         ("vocab_size", head.vocab_size, config.vocab_size),
         ("hidden_size_per_layer_input", head.per_layer_size, 0),
-    ):
-        if value != wanted:
-            raise ModelFileError(
-                f"{fields.source}: {key} is {value}; {wanted} is needed, as of {checkpoint.path},"
-                " which it is to guess for"
-            )
+    )
+    check_made_for(checkpoint, fields.source, rows)
     if head.hidden_size > config.hidden_size:
         raise ModelFileError(
             f"{fields.source}: hidden_size is {head.hidden_size}; at most the model's"

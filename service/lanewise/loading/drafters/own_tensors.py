@@ -1,15 +1,17 @@
-"""Tensors of heads made by others besides those of layers: their names, what they say."""
+"""What heads made by others have in common: tensors besides those of layers, and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, Role
 from lanewise.loading.base.formats import TensorType
-from lanewise.loading.base.names import HF, TENSOR_NAMES
-from lanewise.loading.base.sources import SourceTensor
+from lanewise.loading.base.names import GGUF, HF, TENSOR_NAMES
+from lanewise.loading.base.sources import Sources, SourceTensor
 
 # Their names: in directories, in GGUF files.
 OWN: Mapping[Role, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -31,6 +33,49 @@ def name_of(role: Role, column: int, layer: int) -> str:
     return TENSOR_NAMES[role][column].format(layer)
 
 
+def check_made_for(
+    checkpoint: Checkpoint, source: str, rows: Iterable[tuple[str, int, int]]
+) -> None:
+    """Raise for a head of another model: of a field, its value and the model's are given."""
+    for key, value, wanted in rows:
+        if value != wanted:
+            raise ModelFileError(
+                f"{source}: {key} is {value}; {wanted} is needed, as of {checkpoint.path},"
+                " which it is to guess for"
+            )
+
+
+def with_embedding(sources: Sources, vocab_size: int, size: int) -> dict[str, SourceTensor]:
+    """Return a GGUF file's tensors with an embedding, by which programs know the vocabulary."""
+    found = dict(sources)
+    like = next(iter(sources.values()))
+    found.setdefault(
+        TENSOR_NAMES[Role.TOKEN_EMBEDDING][GGUF], replace(like, shape=(vocab_size, size))
+    )
+    return found
+
+
+def own_parts(
+    checkpoint: Checkpoint, named: dict[str, SourceTensor], column: int, layer: int
+) -> dict[str, Any]:
+    """Return which embedding and output a head has of its own, by the names that heads say it.
+
+    A copy of the model's embedding is left out of ``named``; d2t becomes tokens.
+    """
+    embedding = name_of(Role.HEAD_EMBEDDING, column, layer)
+    if is_the_models(checkpoint, named.get(embedding)):
+        del named[embedding]
+    tokens = name_of(Role.HEAD_TOKENS, column, layer)
+    if tokens in named:
+        named[tokens] = as_tokens(named[tokens], column, checkpoint.config.vocab_size)
+    output = named.get(name_of(Role.HEAD_OUTPUT, column, layer))
+    return {
+        "own_embedding": embedding in named,
+        "outputs": 0 if output is None else output.shape[0],
+        "chooses": tokens in named,
+    }
+
+
 def is_the_models(checkpoint: Checkpoint, tensor: SourceTensor | None) -> bool:
     """Whether an embedding is a copy of the model's, as most heads have one."""
     if tensor is None:
@@ -42,7 +87,7 @@ def is_the_models(checkpoint: Checkpoint, tensor: SourceTensor | None) -> bool:
     return own.stored == tensor.view()
 
 
-def as_tokens(tensor: SourceTensor, name: str, column: int, vocab_size: int) -> SourceTensor:
+def as_tokens(tensor: SourceTensor, column: int, vocab_size: int) -> SourceTensor:
     """Return the token of each row of the head's output, as float32.
 
     Directories have the distance of a token from its row, GGUF files the token.

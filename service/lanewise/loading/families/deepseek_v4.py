@@ -304,9 +304,8 @@ def looked_up_layers(file: ModelFile, n_layers: int) -> list[bool]:
 def experts_of(file: ModelFile) -> Experts:
     """Return the experts, of which routers choose by scores."""
     size = file.integer("moe_intermediate_size", default=2048)
-    scoring = "sqrtsoftplus"
-    if not file.is_gguf:
-        scoring = file.text("scoring_func", default=scoring)
+    usual = "sqrtsoftplus"
+    scoring = usual if file.is_gguf else file.text("scoring_func", default=usual)
     if scoring not in ROUTERS:
         raise file.fail("scoring_func", " or ".join(map(repr, ROUTERS)))
     limit = gguf_limit(file) if file.is_gguf else file.number("swiglu_limit", default=10.0)
