@@ -278,6 +278,34 @@ def test_drift_is_from_the_inputs_of_the_model_as_it_is(tmp_path):
         assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
 
 
+def test_what_a_norm_follows_is_asked_for_nothing_in_the_size_of_hidden_states(tmp_path):
+    """Smaller matrices before a norm give the same model: what they miss is smaller by as much.
+
+    Had the drift of hidden states been added, as large as before, it would be all there is.
+    """
+    missed = []
+    for factor in (1, 1 / 64):
+        model = family_model("gemma3")
+        for name, values in model.tensors.items():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                model.tensors[name] = values * np.float32(factor)
+        with open_checkpoint(write_model(model, tmp_path / f"m{factor}")) as checkpoint:
+            source = Source(checkpoint)
+            ids = np.arange(2 * 24).reshape(2, 24) % 200 + 2
+            found = {}
+
+            def quantize(role, layer, weights, moment, found=found):
+                found[role, layer] = moment.missing
+                step = np.float32(np.exp2(np.floor(np.log2(np.abs(weights).max())) - 3))
+                return np.round(weights / step) * step
+
+            calibrate(source, begun(source, ids), of_single(quantize), begun(source, ids))
+        missed.append(found)
+    for role in (Role.ATTN_OUTPUT, Role.FFN_DOWN):
+        usual, small = (found[role, 1] for found in missed)
+        assert np.linalg.norm(small * 64 - usual) < 0.1 * np.linalg.norm(usual), role
+
+
 def test_a_tensor_with_nan_is_named(tmp_path):
     model = tiny_model("llama2")
     name = "model.layers.1.mlp.up_proj.weight"

@@ -15,6 +15,7 @@ from lanewise_quantizer.fit.layer import (
     BY_HEAD,
     ENDS,
     PER_LAYER_STEPS,
+    RESULT_NORMS,
     Vectors,
     output_norm,
     steps_of,
@@ -175,10 +176,10 @@ def _inputs(
             if ends:
                 y = streams.y.x[part]
                 added = beside @ whole[role].T
-                scale = np.float32(forward.config.residual_scale)
-                missing = bounded((y - x[part]) / scale, added)
-                missing += added
-                missing -= inputs[part] @ whole[role].T
+                missing = np.subtract(added, inputs[part] @ whole[role].T, dtype=np.float32)
+                if RESULT_NORMS.get(role) not in vectors.of:  # else states are not in its units
+                    scale = np.float32(forward.config.residual_scale)
+                    missing += bounded((y - x[part]) / scale, added)
                 forward.add(y, added, role, vectors)
         moments.add(inputs[part], beside, missing)
     return inputs, moments.found()

@@ -30,8 +30,9 @@ class Moment:
     unweighed they would be all that is in the sum. What is quantized before the matrix makes its
     inputs x differ from those that the unquantized model has there, y. Where the outputs of a
     matrix W are added to the hidden states, these have drifted as well: by r, of which
-    :func:`bounded` is kept; what its outputs miss, W (y - x) + r, is then summed at once, a product
-    of the size of W where the inputs' own drift would be one of inputs by inputs.
+    :func:`bounded` is kept, and nothing where a norm is between, whose results are of another size
+    than what W gives. What its outputs miss, W (y - x) + r, is then summed at once, a product of
+    the size of W where the inputs' own drift would be one of inputs by inputs.
     """
 
     sum: Floats  # [inputs, inputs]: sum of x x^T / (x . x)
