@@ -177,7 +177,7 @@ def _inputs(
                 y = streams.y.x[part]
                 added = beside @ whole[role].T
                 missing = np.subtract(added, inputs[part] @ whole[role].T, dtype=np.float32)
-                if RESULT_NORMS.get(role) not in vectors.of:  # else states are not in its units
+                if RESULT_NORMS.get(role) not in vectors.of:  # a norm gives another size
                     scale = np.float32(forward.config.residual_scale)
                     missing += bounded((y - x[part]) / scale, added)
                 forward.add(y, added, role, vectors)
