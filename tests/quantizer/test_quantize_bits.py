@@ -10,12 +10,13 @@ import tiny_models
 from data_files import data
 from lanewise import cli
 from lanewise.loading.base.checkpoint import Role
+from lanewise.loading.base.names import is_vector
 from lanewise.loading.checkpoints.opening import open_checkpoint
 from lanewise_quantizer.commands import quantize as command
 from lanewise_quantizer.commands.bits import Wanted, reason
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.fit.layer import matrices_of
-from lanewise_quantizer.fit.sensitivity import Probed
+from lanewise_quantizer.fit.sensitivity import COSTS, Probed
 from lanewise_quantizer.fit.source import Source
 from quantizing import written_family
 from topics import thorough
@@ -89,6 +90,10 @@ def test_text_decides_by_what_the_model_does_with_it(tmp_path):
     out = quantize(source, tmp_path / "out", "--bits", 3.5, *options)
     assert 0.99 * 3.5 <= bits_of(out) <= 3.5
     assert cli.main(["perplexity", str(out), "--file", str(text), "--chars", "300"]) == 0
+
+
+def test_every_matrix_has_a_cost():
+    assert not [role.name for role in Role if not is_vector(role) and role not in COSTS]
 
 
 @pytest.mark.native

@@ -88,13 +88,23 @@ COSTS = {
     Role.LAUREL_UP: 0.7,
     Role.COMPRESS_ROWS: 1.0,
     Role.COMPRESS_GATE: 1.0,
+    Role.INDEX_QUERY: 0.5,
+    Role.INDEX_KEY: 0.5,
+    Role.INDEX_WEIGHTS: 0.5,
     Role.INDEX_ROWS: 1.0,
     Role.INDEX_GATE: 1.0,
     Role.ATTN_GROUPS: 1.0,
     Role.HYPER_ATTN: 0.0,
     Role.HYPER_FFN: 0.0,
     Role.HYPER_HEAD: 0.0,
-    Role.MTP_PROJECTION: 0.0,  # which has no part in any answer
+    Role.DENSE: 1.0,
+    Role.PATCHES: 1.0,
+    # Of heads that guess, which have no part in any answer.
+    Role.MTP_PROJECTION: 0.0,
+    Role.HEAD_FUSION: 0.0,
+    Role.HEAD_EMBEDDING: 0.0,
+    Role.HEAD_OUTPUT: 0.0,
+    Role.HEAD_RETURN: 0.0,
 }
 
 
