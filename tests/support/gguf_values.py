@@ -46,7 +46,8 @@ def split_gguf(whole: Path, count: int) -> list[Path]:
         paths.append(whole.with_name(f"{whole.stem}-{number + 1:05}-of-{count:05}.gguf"))
         writer = gguf.GGUFWriter(paths[-1], arch)
         for key, field in reader.fields.items():
-            if number == 0 and field.types and key != "general.architecture":
+            is_value = field.types and not key.startswith("GGUF.")
+            if number == 0 and is_value and key != "general.architecture":
                 writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", count)

@@ -52,10 +52,12 @@ def logits_of(
         return session.step(batch).copy()
 
 
-def errors_on_text(source: Path, folder: Path, kind: str = "q4_0") -> tuple[float, float]:
+def errors_on_text(
+    source: Path, folder: Path, kind: str = "q4_0", *more: str
+) -> tuple[float, float]:
     """The relative errors of logits on text like that calibrated on: without, and with it.
 
-    The models are ``plain`` and ``fitted`` in the folder.
+    The models are ``plain`` and ``fitted`` in the folder; ``more`` are further options.
     """
     text = tiny_models.write_text(folder / "text.txt")
     with open_checkpoint(source) as checkpoint:
@@ -63,7 +65,7 @@ def errors_on_text(source: Path, folder: Path, kind: str = "q4_0") -> tuple[floa
     end = tokenizer.encode(text.read_text()[-200:], add_bos=False, parse_special=False)[:40]
     exact, errors = logits_of(source, end), []
     for name, calibrate in (("plain", "none"), ("fitted", str(text))):
-        options = ["--format", kind, "--calibrate", calibrate, "--calibration-tokens", "512"]
+        options = ["--format", kind, "--calibrate", calibrate, "--calibration-tokens", "512", *more]
         assert cli.main(["quantize", str(source), "-o", str(folder / name), *options]) == 0
         found = logits_of(folder / name, end)
         errors.append(float(np.linalg.norm(found - exact) / np.linalg.norm(exact)))

@@ -23,6 +23,7 @@ from lanewise_quantizer.commands.plan import (
     Target,
     fitting,
     is_kept,
+    is_written,
     own_type,
     plan_as,
 )
@@ -56,7 +57,7 @@ def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] 
     candidates = OF_GGUF if wanted.to_gguf else CANDIDATES + (WITH_TEXT if ids is not None else ())
     types: dict[tuple[Role, int], Sequence[str]] = {}
     for tensor in checkpoint.tensors:
-        if is_vector(tensor.role):
+        if is_vector(tensor.role) or not is_written(checkpoint, tensor, wanted.to_gguf):
             continue
         names = (wanted.head,) if tensor.role in HEADS and wanted.head is not None else candidates
         names = (own_type(tensor),) if is_kept(tensor) else names

@@ -129,8 +129,10 @@ class Calibrated:
 
     def kind(self, role: Role, layer: int) -> CodedType | None:
         """Return what a matrix becomes, or None if it stays or becomes a float type."""
-        target = self.targets[role, layer]
-        return None if is_copied(target, self.fitting) else CODED_TYPES.get(target.type)
+        target = self.targets.get((role, layer))
+        if target is None or is_copied(target, self.fitting):
+            return None
+        return CODED_TYPES.get(target.type)
 
     def keep(self, role: Role, layer: int, parts: Iterable[CodedMatrix]) -> None:
         """Write a matrix, given as all its rows or as some after the others, in its order."""

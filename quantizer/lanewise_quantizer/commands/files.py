@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.checkpoints.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
 from lanewise.loading.families.gguf_rope import ROPE_FACTORS
+from lanewise.loading.files.gguf import GgufFile, GgufTensor, accepted_types
 from lanewise.loading.programs.plain import plain_layers
 from lanewise.loading.writing.gguf_writer import (
     CANNOT,
     TensorInfo,
     aligned,
     gguf_header,
-    has_rope_tensor,
     metadata_of,
 )
 from lanewise.loading.writing.packed_writer import Entry, header_of
@@ -74,12 +76,25 @@ class GgufPlan(WeightsFile):
     """A GGUF file, whose header is known before any tensor is written."""
 
     header: bytes
-    rope_factors: bytes  # of a tensor of their own at ``rope_at``; empty if there is none
-    rope_at: int
+    rope_factors: bytes = b""  # of a tensor of their own at ``rope_at``; empty if there is none
+    rope_at: int = 0
+    copies: Sequence[Copied] = ()
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A tensor that a GGUF file has from another as it is."""
+
+    file: Path
+    start: int
+    n_bytes: int
+    at: int  # where it lies in the new file
 
 
 def gguf_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
     """Return the header of a GGUF file and where its tensors lie."""
+    if checkpoint.path.is_file():
+        return rewritten_plan(checkpoint, targets)
     infos: list[TensorInfo] = []
     offset = 0
     for target in targets:
@@ -91,17 +106,65 @@ def gguf_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
     if factors:
         infos.append((ROPE_FACTORS, (len(factors) // 4,), int(TensorType.F32), rope_at))
         offset = aligned(offset + len(factors))
-    tokenizer = None if checkpoint.path.is_file() else gguf_tokenizer(checkpoint.tokenizer)
+    tokenizer = gguf_tokenizer(checkpoint.tokenizer)
     types = [target.type for target in targets if target.is_matrix]
     header = gguf_header(metadata_of(checkpoint, types, tokenizer), infos)
     offsets = {name: len(header) + at for name, _, _, at in infos}
     return GgufPlan(len(header) + offset, offsets, header, factors, len(header) + rope_at)
 
 
+def rewritten_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPlan:
+    """Return the plan of a GGUF file with some tensors of another in new types, the rest copied.
+
+    ModelFileError for a tensor whose size is not known, since its type is not.
+    """
+    parts: dict[str, list[tuple[int, Target]]] = defaultdict(list)
+    for target in targets:
+        name, first = checkpoint.places[target.source.role, target.source.layer]
+        parts[name].append((first // target.source.cols * target.row_bytes, target))
+    infos: list[TensorInfo] = []
+    offsets: dict[str, int] = {}
+    copies: list[Copied] = []
+    offset = 0
+    for path in checkpoint.files:
+        for tensor in tensors_of(path):
+            kind, size = tensor.type, tensor.n_bytes
+            if tensor.name in parts:
+                kind = tensor_type(parts[tensor.name][0][1].type)
+                size = sum(target.n_bytes for _, target in parts[tensor.name])
+                offsets |= {target.name: offset + at for at, target in parts[tensor.name]}
+            elif not size:
+                raise ModelFileError(
+                    f"{path}: tensor {tensor.name!r} has type {kind.name}; {accepted_types()}"
+                )
+            else:
+                copies.append(Copied(path, tensor.start, size, offset))
+            infos.append((tensor.name, tensor.shape, int(kind), offset))
+            offset = aligned(offset + size)
+    types = [target.type for target in targets] or [checkpoint.weights_name]
+    header = gguf_header(metadata_of(checkpoint, types, None), infos)
+    begin = len(header)
+    return GgufPlan(
+        begin + offset,
+        {name: begin + at for name, at in offsets.items()},
+        header,
+        copies=[replace(one, at=begin + one.at) for one in copies],
+    )
+
+
+def tensors_of(path: Path) -> list[GgufTensor]:
+    """Return the tensors of a GGUF file, in its order."""
+    file = GgufFile(path)
+    try:
+        return list(file.tensors.values())
+    finally:
+        file.close()
+
+
 def rope_tensor(checkpoint: Checkpoint) -> bytes:
     """Return the divisors of the RoPE frequencies if a tensor must hold them."""
     factors = plain_layers(checkpoint.config, CANNOT).rope.factors
-    if factors is None or (checkpoint.path.is_file() and not has_rope_tensor(checkpoint.path)):
+    if factors is None:
         return b""
     if checkpoint.config.architecture not in ("llama", "mistral"):
         raise ModelFileError(

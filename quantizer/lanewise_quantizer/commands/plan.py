@@ -86,9 +86,51 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
                 )
     kinds = {}
     for tensor in checkpoint.tensors:
+        if not is_written(checkpoint, tensor, to_gguf):
+            continue
         chosen = head if tensor.role in HEADS else kind
         kinds[tensor.role, tensor.layer] = own_type(tensor) if is_kept(tensor) else chosen
     return plan_as(checkpoint, kinds, to_gguf)
+
+
+def is_written(checkpoint: Checkpoint, tensor: Tensor, to_gguf: bool) -> bool:
+    """Return whether a tensor of the result is made of this one.
+
+    A GGUF file of a GGUF file has new ones in the place of its matrices; all else is copied.
+    """
+    if to_gguf and checkpoint.path.is_file():
+        return (tensor.role, tensor.layer) in checkpoint.places
+    return tensor.role not in ORDERS
+
+
+def copied(checkpoint: Checkpoint, to_gguf: bool) -> str | None:
+    """Return a sentence about matrices that could be quantized and are copied, or None."""
+    could = [t for t in checkpoint.tensors if not is_vector(t.role) and not is_kept(t)]
+    left = [t for t in could if not is_written(checkpoint, t, to_gguf)]
+    if not left:
+        return None
+    return (
+        f"{len(left)} of {len(could)} matrices keep their types, such as {left[0].name}: the source"
+        " has them in another order, or with others in one tensor; accepted without --gguf: any"
+    )
+
+
+def of_one_type(checkpoint: Checkpoint, kinds: Kinds) -> Kinds:
+    """Return kinds with the largest of all matrices that a GGUF file has in one tensor.
+
+    Where one of these stays as it is, all do.
+    """
+    together: dict[str, list[Tensor]] = defaultdict(list)
+    for tensor in checkpoint.tensors:
+        if (place := checkpoint.places.get((tensor.role, tensor.layer))) is not None:
+            together[place[0]].append(tensor)
+    found = dict(kinds)
+    for parts in together.values():
+        keys = [(part.role, part.layer) for part in parts]
+        kept = [own_type(part) for part in parts if is_kept(part)]
+        largest = kept[0] if kept else max((kinds[key] for key in keys), key=bits_of)
+        found |= dict.fromkeys(keys, largest)
+    return found
 
 
 def is_kept(tensor: Tensor) -> bool:
@@ -108,13 +150,15 @@ def own_type(tensor: Tensor) -> str:
 def plan_as(checkpoint: Checkpoint, kinds: Kinds, to_gguf: bool) -> list[Target]:
     """Return the tensors of the result for given types of its matrices."""
     columns = original_columns(checkpoint.tensors)
+    if to_gguf and checkpoint.path.is_file():
+        kinds = of_one_type(checkpoint, kinds)
     return [
         replace(
             target_of(checkpoint, tensor, kinds, to_gguf),
             columns=columns.get((tensor.role, tensor.layer)),
         )
         for tensor in checkpoint.tensors
-        if tensor.role not in ORDERS
+        if is_written(checkpoint, tensor, to_gguf)
     ]
 
 
@@ -134,7 +178,8 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
     heads = whole_heads(checkpoint.config, tensor.role, tensor.layer)
-    alternates = to_gguf and alternates_in_gguf(checkpoint)
+    copies = to_gguf and checkpoint.path.is_file()
+    alternates = tensor.rope_heads > 0 if copies else to_gguf and alternates_in_gguf(checkpoint)
     order = None
     if heads and (tensor.rope_heads > 0) != alternates:
         size = tensor.cols if is_vector(tensor.role) else tensor.rows

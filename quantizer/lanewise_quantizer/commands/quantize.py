@@ -40,6 +40,7 @@ from lanewise_quantizer.commands.calibrated import (
 )
 from lanewise_quantizer.commands.divergence import divergence_lines
 from lanewise_quantizer.commands.files import (
+    Copied,
     GgufPlan,
     WeightsFile,
     gguf_plan,
@@ -52,7 +53,9 @@ from lanewise_quantizer.commands.plan import (
     Kinds,
     Target,
     bytes_asked,
+    copied,
     is_kept,
+    is_written,
     kinds_of,
     plan,
     plan_as,
@@ -71,6 +74,7 @@ COST_ON_TEXT = 100  # of a weight that is fitted to a text, relative to one that
 # Where nothing is asked for: nats, and the format of models whose losses are not measured.
 GOOD_KL, DEFAULT_FORMAT = 0.05, "q4_0"
 SPARED, NAMED = 1.5, 5  # times as many bits as usual; matrices that are named
+COPIED_BYTES = 1 << 24  # of a tensor at a time
 MEASURED_WEIGHTS = 4e9  # of larger models losses are measured only if asked for
 
 
@@ -103,10 +107,13 @@ def run(settings: QuantizeSettings) -> None:
         ids = None
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
-        evened = None if ids is None else even_out(checkpoint)
+        copies = settings.gguf and checkpoint.path.is_file()  # vectors, which would have to change
+        evened = None if ids is None or copies else even_out(checkpoint)
         targets = planned(checkpoint, settings, ids, most_bytes, output)
         for sentence in replaced(targets):
             warn(sentence)
+        if (warning := copied(checkpoint, settings.gguf)) is not None:
+            warn(f"{checkpoint.path}: {warning}")
         fitting = fit(checkpoint, targets, ids is not None)
         if (warning := quantized_twice(targets, fitting)) is not None:
             warn(f"{checkpoint.path}: {warning}")
@@ -115,7 +122,8 @@ def run(settings: QuantizeSettings) -> None:
             file = gguf_plan(checkpoint, targets)
         else:
             file = safetensors_plan(targets, fitting)
-        if (warning := larger_than_source(targets, file.size)) is not None:
+        n_copied = sum(c.n_bytes for c in file.copies) if isinstance(file, GgufPlan) else 0
+        if (warning := larger_than_source(targets, file.size - n_copied)) is not None:
             warn(f"{checkpoint.path}: {warning}")
         about = description(checkpoint, targets, settings) | fitted(fitting, ids)
         name = GGUF_WEIGHTS if settings.gguf else WEIGHTS
@@ -141,7 +149,8 @@ def run(settings: QuantizeSettings) -> None:
                 config = config or packed_config(checkpoint, **notes)
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
-    print(summary(output, targets, file.size), flush=True)
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    print(summary(output, targets, file.size, weights), flush=True)
     if settings.format is None and (more := spared(targets)) is not None:
         print(more, flush=True)
     if settings.check_tokens:
@@ -230,7 +239,7 @@ def measured_before(
     return {
         (tensor.role, tensor.layer): types[TENSOR_NAMES[tensor.role][column].format(tensor.layer)]
         for tensor in checkpoint.tensors
-        if not is_vector(tensor.role)
+        if not is_vector(tensor.role) and is_written(checkpoint, tensor, settings.gguf)
     }
 
 
@@ -302,6 +311,8 @@ def write(
     if isinstance(file, GgufPlan):
         partial.write(memoryview(file.header), 0)
         partial.write(memoryview(file.rope_factors), file.rope_at)
+        for one in file.copies:
+            copy(one, partial)
     check_done(targets, file.offsets, partial)
     try:
         with work_bar("quantizing") as bar:
@@ -326,6 +337,15 @@ def write(
         raise ModelFileError(f"{checkpoint.path}: {error}") from None
 
 
+def copy(tensor: Copied, partial: PartialOutput) -> None:
+    """Copy a tensor from the source's file."""
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.start)
+        for at in range(0, tensor.n_bytes, COPIED_BYTES):
+            part = file.read(min(COPIED_BYTES, tensor.n_bytes - at))
+            partial.write(memoryview(part), tensor.at + at)
+
+
 def cost_of(target: Target, fitting: Fitting, on_text: bool) -> float:
     """What it costs to make a tensor, relative to others: fitting to a text takes far longer."""
     is_fitted = (
@@ -338,10 +358,9 @@ def cost_of(target: Target, fitting: Fitting, on_text: bool) -> float:
     return float(target.source.n_bytes) * (COST_ON_TEXT if is_fitted else 1)
 
 
-def summary(output: Path, targets: Sequence[Target], size: int) -> str:
+def summary(output: Path, targets: Sequence[Target], size: int, weights: int) -> str:
     """Return what was made, and how many bits were asked for if not all types were possible."""
     matrices = [target for target in targets if target.is_matrix]
-    weights = sum(target.source.rows * target.source.cols for target in targets)
     counts = Counter(target.type for target in matrices)
     kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     bits = f"{8 * size / weights:.3f} bits per weight"

@@ -149,6 +149,8 @@ def losses_on_text(
         return errors, relative_error(sample, probe, h)
 
     def take(role: Role, layer: int, weights: Floats, moment: Moment) -> Floats:
+        if (role, layer) not in types:  # it stays as it is
+            return weights
         found[role, layer], probes[role, layer] = measured(role, layer, weights, moment)
         return weights
 
@@ -156,8 +158,11 @@ def losses_on_text(
         """The mean of all experts or heads."""
         each = []
         for part in parts:
-            each.append(measured(role, layer, part.weights, part.moment))
+            if (role, layer) in types:
+                each.append(measured(role, layer, part.weights, part.moment))
             part.take(part.weights)
+        if not each:
+            return
         found[role, layer] = {
             name: float(np.mean([errors[name] for errors, _ in each]))
             for name in types[role, layer]

@@ -321,6 +321,9 @@ class Checkpoint:
         self.tower: Checkpoint | None = None
         self.vision: VisionFacts | None = None
         self.head: AttachedHead | None = None
+        # Of a GGUF file: matrices that lie there as they are, each in which of the file's tensors
+        # and from which weight on. That tensor holds nothing but matrices.
+        self.places: Mapping[tuple[Role, int], tuple[str, int]] = {}
         self._close = close
 
     def limit_context(self, longest: int | None) -> None:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError, TokenizerFiles
+import numpy as np
+
+from lanewise.loading.base.checkpoint import (
+    Checkpoint,
+    ModelFileError,
+    Role,
+    Tensor,
+    TokenizerFiles,
+)
+from lanewise.loading.base.formats import BLOCKS
 from lanewise.loading.base.json_files import Fields
 from lanewise.loading.base.mapped_file import close_all
-from lanewise.loading.base.names import GGUF
+from lanewise.loading.base.names import GGUF, is_vector
 from lanewise.loading.base.program import ModelConfig, Pooling
 from lanewise.loading.base.sources import SourceTensor
 from lanewise.loading.checkpoints.mtp import with_mtp, with_mtp_if_there
@@ -59,7 +70,8 @@ def open_gguf(
         refuse_other_kinds(fields)
         arch = fields.text("general.architecture")
         family = gguf_family(arch, str(path))
-        sources = with_embedding(nvfp4_blocks(read_sources(files)), GGUF)
+        stored = read_sources(files)
+        sources = with_embedding(nvfp4_blocks(stored), GGUF)
         config, sources = read_program(family, fields, sources)
         if mtp:
             config, sources = with_mtp(family, config, sources, GGUF, str(path))
@@ -87,6 +99,7 @@ def open_gguf(
         lambda: close_all(files),
         files=tuple(file.path for file in files),
     )
+    opened.places = places_of(stored, tensors)
     try:
         if tower:
             add_mmproj(opened, mmproj)
@@ -112,6 +125,33 @@ def read_program(
         config = replace(with_both_ways(config, file, key), pooling=None)
         pooling = pooling or Pooling()
     return with_pooling(config, sources, pooling, GGUF)
+
+
+def places_of(
+    stored: Mapping[str, SourceTensor], tensors: Iterable[Tensor]
+) -> dict[tuple[Role, int], tuple[str, int]]:
+    """Return which matrices lie in the file as they are, and where: see Checkpoint.places."""
+    at = sorted((_address(one.view()), name) for name, one in stored.items() if one.n_bytes)
+    found: dict[tuple[Role, int], tuple[str, int]] = {}
+    left = {name: prod(one.shape) for name, one in stored.items()}
+    for tensor in tensors:
+        if is_vector(tensor.role) or not isinstance(tensor.stored, memoryview):
+            continue
+        address = _address(tensor.stored)
+        number = bisect_right(at, (address, "\U0010ffff")) - 1
+        if number < 0:
+            continue
+        start, name = at[number]
+        block = BLOCKS[tensor.type]
+        if stored[name].type == tensor.type and address < start + stored[name].n_bytes:
+            first = (address - start) // block.n_bytes * block.weights
+            found[tensor.role, tensor.layer] = name, first
+            left[name] -= tensor.rows * tensor.cols
+    return {key: place for key, place in found.items() if left[place[0]] == 0}
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
 def open_parts(path: Path) -> list[GgufFile]:

@@ -112,8 +112,10 @@ def _differences(config: ModelConfig, layer: Layer) -> Iterable[str]:
     if attention is None or ffn is None:
         yield "layers without attention or without an FFN"
         return
-    if config.pooling is not None or config.norm != "rms":
+    if config.pooling is not None:
         yield "encoders"
+    if config.norm != "rms":
+        yield "LayerNorm"
     yield from _further_kinds(config)
     if layer.result_norms:
         yield "norms of the results of attention and FFN"

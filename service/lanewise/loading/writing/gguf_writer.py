@@ -5,12 +5,10 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.program import ModelConfig
-from lanewise.loading.families.gguf_rope import ROPE_FACTORS
 from lanewise.loading.families.table import family_named
 from lanewise.loading.files.gguf import ARRAY, DEFAULT_ALIGNMENT, MAGIC, STRING, GgufFile
 from lanewise.loading.programs.plain import plain_layers
@@ -80,14 +78,8 @@ def metadata_of(
     """Return the metadata of a new GGUF file; byte for byte the source's if that is GGUF.
 
     Otherwise ``tokenizer`` has the keys for tokenizer and sampling. ModelFileError if GGUF files of
-    this architecture have tensors that we do not write.
+    this architecture have tensors that we do not make.
     """
-    plain_layers(checkpoint.config, CANNOT)
-    if not family_named(checkpoint.config.architecture).gguf_is_usual:
-        raise ModelFileError(
-            f"{checkpoint.path}: {CANNOT} {checkpoint.config.architecture}, whose files have"
-            " tensors of their own names"
-        )
     if checkpoint.path.is_file():
         source = GgufFile(checkpoint.path)
         try:
@@ -99,21 +91,18 @@ def metadata_of(
         finally:
             source.close()
     else:
+        plain_layers(checkpoint.config, CANNOT)
+        if not family_named(checkpoint.config.architecture).gguf_is_usual:
+            raise ModelFileError(
+                f"{checkpoint.path}: {CANNOT} {checkpoint.config.architecture}, whose files have"
+                " tensors of their own names"
+            )
         values = config_metadata(checkpoint.config, checkpoint.name) | dict(tokenizer or {})
         found = {key: encoded(value) for key, value in values.items()}
     common = Counter(types).most_common(1)[0][0]
     found["general.file_type"] = encoded(FILE_TYPES[common])
     found["general.quantization_version"] = encoded(QUANTIZATION_VERSION)
     return found
-
-
-def has_rope_tensor(path: Path) -> bool:
-    """Return whether a GGUF file stores RoPE frequency divisors as a tensor."""
-    source = GgufFile(path)
-    try:
-        return ROPE_FACTORS in source.tensors
-    finally:
-        source.close()
 
 
 def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
