@@ -1,6 +1,7 @@
 """``lanewise quantize --bits N``: a type for each matrix, and a file of the size asked for."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -156,7 +157,13 @@ def test_the_reason_is_told(loss, most_bytes, told):
 def test_who_asks_for_nothing_gets_the_bits_that_the_model_needs(source, tmp_path, capsys):
     short = ("--calibration-tokens", 256, "--check-tokens", 0)
     chosen = quantize(source, tmp_path / "chosen", *short)
-    assert "the fewest that should lose at most 0.05" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the fewest that should lose at most 0.05" in said
+    sizes = re.search(r"so many should lose: (.*)", said)[1]
+    losses = [float(one.split(": ")[1]) for one in sizes.split(", ")]
+    assert len(losses) > 3
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > losses[-1]
     about = json.loads((chosen / "config.json").read_text())["quantization_config"]
     assert (about["format"], about["target_kl"]) == ("mixed", 0.05)
     worse = quantize(source, tmp_path / "worse", *short, "--target-kl", 5)

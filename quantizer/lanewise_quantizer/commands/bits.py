@@ -37,8 +37,9 @@ CANDIDATES = ("cb2", "cb3", "cb4", "q5_k", "q6_k", "q8_0", "f16")
 WITH_TEXT = ("t2",)
 OF_GGUF = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0", "f16")
 
-
-Chosen = Mapping[tuple[Role, int], Option]
+TOLD = (2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8)  # bits per weight of files that are told of
+Key = tuple[Role, int]
+Chosen = Mapping[Key, Option]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Wanted:
 def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] | None) -> Kinds:
     """Return the type of each matrix; ``ids`` is calibration text, or None."""
     candidates = OF_GGUF if wanted.to_gguf else CANDIDATES + (WITH_TEXT if ids is not None else ())
-    types: dict[tuple[Role, int], Sequence[str]] = {}
+    types: dict[Key, Sequence[str]] = {}
     for tensor in checkpoint.tensors:
         if is_vector(tensor.role) or not is_written(checkpoint, tensor, wanted.to_gguf):
             continue
@@ -64,12 +65,14 @@ def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] 
         possible = [fitting(name, tensor.cols, wanted.to_gguf) for name in names]
         types[tensor.role, tensor.layer] = list(dict.fromkeys(possible))
     losses = measure(checkpoint, types, ids)
+    if ids is not None:
+        print(all_sizes(checkpoint, wanted, options_of(checkpoint, types, losses)), file=sys.stderr)
     return chosen_within(checkpoint, wanted, types, losses)
 
 
 def measure(
     checkpoint: Checkpoint,
-    types: Mapping[tuple[Role, int], Sequence[str]],
+    types: Mapping[Key, Sequence[str]],
     ids: npt.NDArray[np.int64] | None,
 ) -> Losses:
     """Return what each matrix loses as each of its types, under a bar."""
@@ -81,24 +84,46 @@ def measure(
         return losses_on_text(source, ids, types, lambda: bar.advance(task))
 
 
-def chosen_within(
-    checkpoint: Checkpoint,
-    wanted: Wanted,
-    types: Mapping[tuple[Role, int], Sequence[str]],
-    losses: Losses,
-) -> Kinds:
-    """Return the types of least loss within the bits wanted, or in fewest bits for the loss."""
+def options_of(
+    checkpoint: Checkpoint, types: Mapping[Key, Sequence[str]], losses: Losses
+) -> dict[Key, list[Option]]:
+    """Return what each matrix can become, with its bytes and its loss."""
     shapes = {(t.role, t.layer): (t.rows, t.cols) for t in checkpoint.tensors}
-    options = {
+    return {
         key: [
             Option(name, shapes[key][0] * row_bytes(name, shapes[key][1]), losses[key][name])
             for name in names
         ]
         for key, names in types.items()
     }
+
+
+def all_sizes(
+    checkpoint: Checkpoint, wanted: Wanted, options: Mapping[Key, Sequence[Option]]
+) -> str:
+    """Return what files of other sizes should lose, for people: none has to be made to know it."""
+    smallest = {key: min(found, key=_bytes) for key, found in options.items()}
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    rest = file_size(checkpoint, wanted, smallest) - _size(smallest)
+    told: list[str] = []
+    for bits in TOLD:
+        room = bits * weights / 8 - rest
+        if room >= _size(smallest):
+            told.append(f"{bits:g}: {_loss(few_bytes(options, 0.0, room)):.3f}")
+    return f"bits per weight, and the nats that so many should lose: {', '.join(told)}"
+
+
+def chosen_within(
+    checkpoint: Checkpoint,
+    wanted: Wanted,
+    types: Mapping[Key, Sequence[str]],
+    losses: Losses,
+) -> Kinds:
+    """Return the types of least loss within the bits wanted, or in fewest bits for the loss."""
+    options = options_of(checkpoint, types, losses)
     smallest = {key: min(found, key=_bytes) for key, found in options.items()}
     largest = {key: max(found, key=_bytes) for key, found in options.items()}
-    weights = sum(rows * cols for rows, cols in shapes.values())
+    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
     rest = file_size(checkpoint, wanted, smallest) - _size(smallest)  # header and vectors
     if wanted.kl is not None:
         room = math.inf if wanted.most_bytes is None else wanted.most_bytes - rest
