@@ -17,7 +17,7 @@ from lanewise_quantizer.commands import quantize as command
 from lanewise_quantizer.commands.bits import Wanted, reason
 from lanewise_quantizer.commands.partial_output import PartialOutput
 from lanewise_quantizer.fit.layer import matrices_of
-from lanewise_quantizer.fit.sensitivity import COSTS, Probed
+from lanewise_quantizer.fit.sensitivity import COSTS, Probed, losses_on_text
 from lanewise_quantizer.fit.source import Source
 from quantizing import written_family
 from topics import thorough
@@ -91,6 +91,21 @@ def test_text_decides_by_what_the_model_does_with_it(tmp_path):
     out = quantize(source, tmp_path / "out", "--bits", 3.5, *options)
     assert 0.99 * 3.5 <= bits_of(out) <= 3.5
     assert cli.main(["perplexity", str(out), "--file", str(text), "--chars", "300"]) == 0
+
+
+@pytest.mark.native
+@pytest.mark.slow
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", ["qwen3_moe", "gemma4_small"])
+def test_progress_ends_at_all_steps(name, tmp_path):
+    with open_checkpoint(written_family(name, tmp_path)) as checkpoint:
+        source, done = Source(checkpoint), []
+        matrices = [t for t in checkpoint.tensors if not is_vector(t.role)]
+        types = {(t.role, t.layer): ["q8_0" if t.cols % 32 == 0 else "f16"] for t in matrices}
+        ids = np.arange(64).reshape(1, 64) + 3
+        losses = losses_on_text(source, ids, types, lambda: done.append(1))
+    assert losses.keys() == types.keys()
+    assert len(done) == 2 * len(types)
 
 
 def test_every_matrix_has_a_cost():

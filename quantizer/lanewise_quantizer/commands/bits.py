@@ -78,7 +78,8 @@ def measure(
     """Return what each matrix loses as each of its types, under a bar."""
     source = Source(checkpoint)
     with steps_bar("measuring") as bar:
-        task = bar.add_task(checkpoint.name, total=len(types))
+        steps = len(types) * (1 if ids is None else 2)
+        task = bar.add_task(checkpoint.name, total=steps)
         if ids is None:
             return losses_without_text(source, types, lambda: bar.advance(task))
         return losses_on_text(source, ids, types, lambda: bar.advance(task))

@@ -132,7 +132,10 @@ def losses_on_text(
     types: Mapping[Key, Sequence[str]],
     progress: Callable[[], None],
 ) -> Losses:
-    """Losses by the error of outputs on text [windows, tokens], and by measured costs."""
+    """Losses by the error of outputs on text [windows, tokens], and by measured costs.
+
+    ``progress`` is called twice for each matrix: its errors are known, and its cost.
+    """
     found: Losses = {}
     probes: dict[Key, float] = {}
 
@@ -152,6 +155,7 @@ def losses_on_text(
         if (role, layer) not in types:  # it stays as it is
             return weights
         found[role, layer], probes[role, layer] = measured(role, layer, weights, moment)
+        progress()
         return weights
 
     def take_parts(role: Role, layer: int, parts: Iterable[Part]) -> None:
@@ -168,6 +172,7 @@ def losses_on_text(
             for name in types[role, layer]
         }
         probes[role, layer] = float(np.mean([probe for _, probe in each]))
+        progress()
 
     embedding = source(Role.TOKEN_EMBEDDING)
     rows = source.rows(TABLE, ids) if source.config.per_layer_size else None
@@ -183,6 +188,8 @@ def losses_on_text(
         take(TABLE, 0, sample, _plain(sample.shape[1]))
     for key in types.keys() - found.keys():  # what keeps its type
         found[key] = dict.fromkeys(types[key], 0.0)
+        progress()
+        progress()
     model = Probed(source, ids[:1, :PROBE_TOKENS])
     for keys in together(probes):
         for key, lost in zip(keys, model.divergences(keys), strict=True):
