@@ -35,7 +35,7 @@ from lanewise_quantizer.storage import row_bytes
 # From few bits to many.
 CANDIDATES = ("cb2", "cb3", "cb4", "q5_k", "q6_k", "q8_0", "f16")
 WITH_TEXT = ("t2",)
-OF_GGUF = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0", "f16")
+OF_GGUF = ("q2_k", "q3_k", "iq4_xs", "iq4_nl", "q5_k", "q6_k", "q8_0", "f16")
 
 TOLD = (2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8)  # bits per weight of files that are told of
 Key = tuple[Role, int]
