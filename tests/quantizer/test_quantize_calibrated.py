@@ -102,6 +102,14 @@ def test_gguf_holds_the_same_model(source, text, tmp_path, capsys):
     assert perplexity(file, text, capsys) == perplexity(folder, text, capsys)
 
 
+def test_fewer_tokens_than_a_window_are_explained(source, text, tmp_path, capsys):
+    out = tmp_path / "out"
+    few = ["--calibrate", str(text), "--calibration-tokens", "100"]
+    assert cli.main(["quantize", str(source), "-o", str(out), "--format", "q4_0", *few]) != 0
+    assert "--calibration-tokens: 100; accepted: 256 at least" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -85,6 +85,10 @@ def calibration_windows(checkpoint: Checkpoint, file: str, tokens: int) -> npt.N
     size = min(WINDOW, checkpoint.config.context_length)
     start = tokenizer.encode("", add_bos=True, parse_special=False)
     windows = [w for w in cut_windows(ids[:tokens], start, size) if len(w) == size]
+    if not windows and len(ids) >= size:
+        raise SettingsError(
+            f"--calibration-tokens: {tokens}; accepted: {size} at least, a whole window"
+        )
     if not windows:
         raise SettingsError(
             f"--calibrate: {file} has {len(ids)} tokens; accepted: {size} at least, a whole window"
