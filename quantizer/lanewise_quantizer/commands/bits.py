@@ -40,6 +40,7 @@ OF_GGUF = ("q2_k", "q3_k", "iq4_xs", "iq4_nl", "q5_k", "q6_k", "q8_0", "f16")
 TOLD = (2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8)  # bits per weight of files that are told of
 Key = tuple[Role, int]
 Chosen = Mapping[Key, Option]
+Options = Mapping[Key, Sequence[Option]]
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,12 @@ def allocate(checkpoint: Checkpoint, wanted: Wanted, ids: npt.NDArray[np.int64] 
         possible = [fitting(name, tensor.cols, wanted.to_gguf) for name in names]
         types[tensor.role, tensor.layer] = list(dict.fromkeys(possible))
     losses = measure(checkpoint, types, ids)
+    options = options_of(checkpoint, types, losses)
+    smallest = {key: min(found, key=_bytes) for key, found in options.items()}
+    rest = file_size(checkpoint, wanted, smallest) - _size(smallest)  # header, vectors, copies
     if ids is not None:
-        print(all_sizes(checkpoint, wanted, options_of(checkpoint, types, losses)), file=sys.stderr)
-    return chosen_within(checkpoint, wanted, types, losses)
+        print(all_sizes(options, checkpoint.n_weights, rest), file=sys.stderr)
+    return chosen_within(checkpoint, wanted, options, rest)
 
 
 def measure(
@@ -99,33 +103,28 @@ def options_of(
     }
 
 
-def all_sizes(
-    checkpoint: Checkpoint, wanted: Wanted, options: Mapping[Key, Sequence[Option]]
-) -> str:
-    """Return what files of other sizes should lose, for people: none has to be made to know it."""
-    smallest = {key: min(found, key=_bytes) for key, found in options.items()}
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
-    rest = file_size(checkpoint, wanted, smallest) - _size(smallest)
+def all_sizes(options: Options, weights: int, rest: int) -> str:
+    """Return what files of other sizes should lose, for people: none has to be made to know it.
+
+    ``rest`` is the bytes of a file that are no options'.
+    """
+    least = sum(min(map(_bytes, found)) for found in options.values())
     told: list[str] = []
     for bits in TOLD:
         room = bits * weights / 8 - rest
-        if room >= _size(smallest):
+        if room >= least:
             told.append(f"{bits:g}: {_loss(few_bytes(options, 0.0, room)):.3f}")
     return f"bits per weight, and the nats that so many should lose: {', '.join(told)}"
 
 
-def chosen_within(
-    checkpoint: Checkpoint,
-    wanted: Wanted,
-    types: Mapping[Key, Sequence[str]],
-    losses: Losses,
-) -> Kinds:
-    """Return the types of least loss within the bits wanted, or in fewest bits for the loss."""
-    options = options_of(checkpoint, types, losses)
+def chosen_within(checkpoint: Checkpoint, wanted: Wanted, options: Options, rest: int) -> Kinds:
+    """Return the types of least loss within the bits wanted, or in fewest bits for the loss.
+
+    ``rest`` is the bytes of a file that are no options'.
+    """
     smallest = {key: min(found, key=_bytes) for key, found in options.items()}
     largest = {key: max(found, key=_bytes) for key, found in options.items()}
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
-    rest = file_size(checkpoint, wanted, smallest) - _size(smallest)  # header and vectors
+    weights = checkpoint.n_weights
     if wanted.kl is not None:
         room = math.inf if wanted.most_bytes is None else wanted.most_bytes - rest
         found = few_bytes(options, wanted.kl, room)

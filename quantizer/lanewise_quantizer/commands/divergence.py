@@ -108,7 +108,7 @@ def beside_llama_cpp(
 
 def bits_of(checkpoint: Checkpoint) -> float:
     """Return the bits of a weight, vectors counted, the file's header not."""
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    weights = checkpoint.n_weights
     return 8 * sum(tensor.n_bytes for tensor in checkpoint.tensors) / weights
 
 

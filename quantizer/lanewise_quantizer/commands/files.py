@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from lanewise.loading.base.checkpoint import Checkpoint, ModelFileError
 from lanewise.loading.base.formats import TensorType
 from lanewise.loading.checkpoints.packed_checkpoint import ALIGNMENT, ROWS, TensorNote
 from lanewise.loading.families.gguf_rope import ROPE_FACTORS
-from lanewise.loading.files.gguf import GgufFile, GgufTensor, accepted_types
+from lanewise.loading.files.gguf import GgufFile, accepted_types
 from lanewise.loading.programs.plain import plain_layers
 from lanewise.loading.writing.gguf_writer import (
     CANNOT,
     TensorInfo,
     aligned,
     gguf_header,
+    metadata_like,
     metadata_of,
 )
 from lanewise.loading.writing.packed_writer import Entry, header_of
@@ -122,12 +124,17 @@ def rewritten_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPla
     for target in targets:
         name, first = checkpoint.places[target.source.role, target.source.layer]
         parts[name].append((first // target.source.cols * target.row_bytes, target))
+    types = [target.type for target in targets] or [checkpoint.weights_name]
+    with ExitStack() as opened:
+        files = [opened.enter_context(closing(GgufFile(path))) for path in checkpoint.files]
+        tensors = {file.path: list(file.tensors.values()) for file in files}
+        metadata = metadata_like(files[0], types)
     infos: list[TensorInfo] = []
     offsets: dict[str, int] = {}
     copies: list[Copied] = []
     offset = 0
-    for path in checkpoint.files:
-        for tensor in tensors_of(path):
+    for path, stored in tensors.items():
+        for tensor in stored:
             kind, size = tensor.type, tensor.n_bytes
             if tensor.name in parts:
                 kind = tensor_type(parts[tensor.name][0][1].type)
@@ -141,8 +148,7 @@ def rewritten_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPla
                 copies.append(Copied(path, tensor.start, size, offset))
             infos.append((tensor.name, tensor.shape, int(kind), offset))
             offset = aligned(offset + size)
-    types = [target.type for target in targets] or [checkpoint.weights_name]
-    header = gguf_header(metadata_of(checkpoint, types, None), infos)
+    header = gguf_header(metadata, infos)
     begin = len(header)
     return GgufPlan(
         begin + offset,
@@ -150,15 +156,6 @@ def rewritten_plan(checkpoint: Checkpoint, targets: Sequence[Target]) -> GgufPla
         header,
         copies=[replace(one, at=begin + one.at) for one in copies],
     )
-
-
-def tensors_of(path: Path) -> list[GgufTensor]:
-    """Return the tensors of a GGUF file, in its order."""
-    file = GgufFile(path)
-    try:
-        return list(file.tensors.values())
-    finally:
-        file.close()
 
 
 def rope_tensor(checkpoint: Checkpoint) -> bytes:

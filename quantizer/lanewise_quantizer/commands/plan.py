@@ -93,17 +93,22 @@ def plan(checkpoint: Checkpoint, kind: str, head: str | None, to_gguf: bool) -> 
     return plan_as(checkpoint, kinds, to_gguf)
 
 
-def is_written(checkpoint: Checkpoint, tensor: Tensor, to_gguf: bool) -> bool:
-    """Return whether a tensor of the result is made of this one.
+def rewrites(checkpoint: Checkpoint, to_gguf: bool) -> bool:
+    """Return whether the result is a GGUF file of a GGUF file.
 
-    A GGUF file of a GGUF file has new ones in the place of its matrices; all else is copied.
+    It has new matrices in the place of that file's; all else is copied.
     """
-    if to_gguf and checkpoint.path.is_file():
+    return to_gguf and checkpoint.path.is_file()
+
+
+def is_written(checkpoint: Checkpoint, tensor: Tensor, to_gguf: bool) -> bool:
+    """Return whether a tensor of the result is made of this one."""
+    if rewrites(checkpoint, to_gguf):
         return (tensor.role, tensor.layer) in checkpoint.places
     return tensor.role not in ORDERS
 
 
-def copied(checkpoint: Checkpoint, to_gguf: bool) -> str | None:
+def not_written(checkpoint: Checkpoint, to_gguf: bool) -> str | None:
     """Return a sentence about matrices that could be quantized and are copied, or None."""
     could = [t for t in checkpoint.tensors if not is_vector(t.role) and not is_kept(t)]
     left = [t for t in could if not is_written(checkpoint, t, to_gguf)]
@@ -150,7 +155,7 @@ def own_type(tensor: Tensor) -> str:
 def plan_as(checkpoint: Checkpoint, kinds: Kinds, to_gguf: bool) -> list[Target]:
     """Return the tensors of the result for given types of its matrices."""
     columns = original_columns(checkpoint.tensors)
-    if to_gguf and checkpoint.path.is_file():
+    if rewrites(checkpoint, to_gguf):
         kinds = of_one_type(checkpoint, kinds)
     return [
         replace(
@@ -178,8 +183,7 @@ def target_of(checkpoint: Checkpoint, tensor: Tensor, kinds: Kinds, to_gguf: boo
     column = GGUF if to_gguf else HF
     name = TENSOR_NAMES[tensor.role][column].format(tensor.layer)
     heads = whole_heads(checkpoint.config, tensor.role, tensor.layer)
-    copies = to_gguf and checkpoint.path.is_file()
-    alternates = tensor.rope_heads > 0 if copies else to_gguf and alternates_in_gguf(checkpoint)
+    alternates = to_gguf and alternates_in_gguf(checkpoint)
     order = None
     if heads and (tensor.rope_heads > 0) != alternates:
         size = tensor.cols if is_vector(tensor.role) else tensor.rows

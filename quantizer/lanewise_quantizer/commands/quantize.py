@@ -53,13 +53,14 @@ from lanewise_quantizer.commands.plan import (
     Kinds,
     Target,
     bytes_asked,
-    copied,
     is_kept,
     is_written,
     kinds_of,
+    not_written,
     plan,
     plan_as,
     replaced,
+    rewrites,
 )
 from lanewise_quantizer.commands.sources import open_source, quantized_twice
 from lanewise_quantizer.commands.stream import Job, check_done, stream
@@ -107,12 +108,13 @@ def run(settings: QuantizeSettings) -> None:
         ids = None
         if text is not None:
             ids = calibration_windows(checkpoint, text, settings.calibration_tokens)
-        copies = settings.gguf and checkpoint.path.is_file()  # vectors, which would have to change
-        evened = None if ids is None or copies else even_out(checkpoint)
+        evened = None
+        if ids is not None and not rewrites(checkpoint, settings.gguf):  # vectors would change
+            evened = even_out(checkpoint)
         targets = planned(checkpoint, settings, ids, most_bytes, output)
         for sentence in replaced(targets):
             warn(sentence)
-        if (warning := copied(checkpoint, settings.gguf)) is not None:
+        if (warning := not_written(checkpoint, settings.gguf)) is not None:
             warn(f"{checkpoint.path}: {warning}")
         fitting = fit(checkpoint, targets, ids is not None)
         if (warning := quantized_twice(targets, fitting)) is not None:
@@ -149,8 +151,7 @@ def run(settings: QuantizeSettings) -> None:
                 config = config or packed_config(checkpoint, **notes)
                 write_json(partial.folder / "config.json", config)
                 partial.finish()
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
-    print(summary(output, targets, file.size, weights), flush=True)
+    print(summary(output, targets, file.size, checkpoint.n_weights), flush=True)
     if settings.format is None and (more := spared(targets)) is not None:
         print(more, flush=True)
     if settings.check_tokens:
@@ -182,7 +183,7 @@ def settled(
     if (settings.format, settings.bits, settings.target_kl) != (None, None, None):
         return settings, None
     why = f"--calibrate {NONE}" if settings.calibrate == NONE else None
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    weights = checkpoint.n_weights
     if weights > MEASURED_WEIGHTS:
         why = f"what {weights / 1e9:.0f} billion weights lose takes hours to measure (--target-kl)"
     try:

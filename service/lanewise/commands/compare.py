@@ -279,7 +279,7 @@ def sizes_of(checkpoint: Checkpoint) -> tuple[int, int]:
         return sum(one.n_bytes for one in tensors), sum(one.rows * one.cols for one in tensors)
     path = checkpoint.path
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    weights = sum(tensor.rows * tensor.cols for tensor in checkpoint.tensors)
+    weights = checkpoint.n_weights
     return sum(file.stat().st_size for file in files), weights
 
 

@@ -39,7 +39,7 @@ def _about(checkpoint: Checkpoint) -> TowerAbout:
     return TowerAbout(
         family=vision.family,
         path=str(tower.path),
-        weights=sum(tensor.rows * tensor.cols for tensor in tower.tensors),
+        weights=tower.n_weights,
         type=tower.weights_name,
         bytes=sum(tensor.n_bytes for tensor in tower.tensors),
         layers=tower.config.n_layers,

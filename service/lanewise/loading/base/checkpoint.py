@@ -326,6 +326,11 @@ class Checkpoint:
         self.places: Mapping[tuple[Role, int], tuple[str, int]] = {}
         self._close = close
 
+    @property
+    def n_weights(self) -> int:
+        """The weights of all tensors."""
+        return sum(tensor.rows * tensor.cols for tensor in self.tensors)
+
     def limit_context(self, longest: int | None) -> None:
         """Limit the length of texts, before the model is loaded; None: the model's own limit."""
         if longest is not None:

@@ -73,36 +73,40 @@ def _string(text: str) -> bytes:
 
 
 def metadata_of(
-    checkpoint: Checkpoint, types: Sequence[str], tokenizer: Mapping[str, Any] | None
+    checkpoint: Checkpoint, types: Sequence[str], tokenizer: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """Return the metadata of a new GGUF file; byte for byte the source's if that is GGUF.
+    """Return the metadata of a GGUF file of a directory.
 
-    Otherwise ``tokenizer`` has the keys for tokenizer and sampling. ModelFileError if GGUF files of
-    this architecture have tensors that we do not make.
+    ``tokenizer`` has the keys for tokenizer and sampling. ModelFileError if GGUF files of this
+    architecture have tensors that we do not make.
     """
-    if checkpoint.path.is_file():
-        source = GgufFile(checkpoint.path)
-        try:
-            found = {
-                key: bytes(source.file.view[start:end])
-                for key, (start, end) in source.value_spans.items()
-                if key not in REPLACED
-            }
-        finally:
-            source.close()
-    else:
-        plain_layers(checkpoint.config, CANNOT)
-        if not family_named(checkpoint.config.architecture).gguf_is_usual:
-            raise ModelFileError(
-                f"{checkpoint.path}: {CANNOT} {checkpoint.config.architecture}, whose files have"
-                " tensors of their own names"
-            )
-        values = config_metadata(checkpoint.config, checkpoint.name) | dict(tokenizer or {})
-        found = {key: encoded(value) for key, value in values.items()}
+    plain_layers(checkpoint.config, CANNOT)
+    if not family_named(checkpoint.config.architecture).gguf_is_usual:
+        raise ModelFileError(
+            f"{checkpoint.path}: {CANNOT} {checkpoint.config.architecture}, whose files have"
+            " tensors of their own names"
+        )
+    values = config_metadata(checkpoint.config, checkpoint.name) | dict(tokenizer)
+    return {key: encoded(value) for key, value in values.items()} | of_types(types)
+
+
+def metadata_like(source: GgufFile, types: Sequence[str]) -> dict[str, bytes]:
+    """Return the metadata of a GGUF file of another: byte for byte that one's but for its types."""
+    found = {
+        key: bytes(source.file.view[start:end])
+        for key, (start, end) in source.value_spans.items()
+        if key not in REPLACED
+    }
+    return found | of_types(types)
+
+
+def of_types(types: Sequence[str]) -> dict[str, bytes]:
+    """Return the metadata that follow from the types of a file's matrices."""
     common = Counter(types).most_common(1)[0][0]
-    found["general.file_type"] = encoded(FILE_TYPES[common])
-    found["general.quantization_version"] = encoded(QUANTIZATION_VERSION)
-    return found
+    return {
+        "general.file_type": encoded(FILE_TYPES[common]),
+        "general.quantization_version": encoded(QUANTIZATION_VERSION),
+    }
 
 
 def config_metadata(config: ModelConfig, name: str) -> dict[str, Any]:
